@@ -1,0 +1,36 @@
+//! The part of the outbox framework that knows no database and no broker: the [`Message`], the pure
+//! [state machine](state), the [retry policy](RetryPolicy), the traits that adapters implement and the
+//! [`Relay`] that drives them.
+//!
+//! Applications depend on the facade crate `outbox`; adapter authors depend on this one.
+
+mod claim;
+mod clock;
+mod dedup;
+#[cfg(feature = "memory")]
+pub mod memory;
+mod message;
+mod pattern;
+mod payload;
+mod policy;
+mod publisher;
+mod receipt;
+pub mod relay;
+mod retry;
+pub mod state;
+mod store;
+pub mod wire;
+
+pub use claim::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Outcome, RowId, Settled, Settlement};
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use dedup::{Begin, DedupError, DedupKey, DedupStore, DedupToken};
+pub use message::{InvalidMessage, Limits, Message, StoredMessage};
+pub use pattern::Pattern;
+pub use payload::Payload;
+pub use policy::{Policies, Policy};
+pub use publisher::{PublishError, PublishErrorKind, Publisher};
+pub use receipt::{Receipt, ReceiptReport, Verdict};
+pub use relay::{Relay, RelayConfig, RelayHandle};
+pub use retry::RetryPolicy;
+pub use state::Status;
+pub use store::{Enqueue, Filter, OutboxStore, Requeued, Row, Stats, StoreError, StoreErrorKind};
