@@ -12,7 +12,7 @@ use tracing::warn;
 use super::batch::{Batch, Published};
 use super::context::Context;
 use super::phase::PhaseWatch;
-use super::verdict::{PublishResult, Verdicts};
+use super::verdict::{PublishResult, Verdicts, check_in};
 use crate::claim::Claim;
 use crate::message::Message;
 use crate::publisher::PublishError;
@@ -62,20 +62,16 @@ impl Publishing {
         if rows.is_empty() {
             return batch.outcome(verdicts.settlements());
         }
-        let messages: Vec<Message> = rows.iter().map(|row| row.message.clone()).collect();
-        let claims: Vec<Claim> = rows.iter().map(|row| row.claim).collect();
+        let (tickets, messages) = check_in(rows);
+        let claims: Vec<Claim> = tickets.iter().map(|ticket| ticket.claim).collect();
         let started = Instant::now();
         let mut phase = self.phase.clone();
-        let results = tokio::select! {
-            results = self.publish(&messages) => results,
+        tokio::select! {
+            results = self.publish(&messages) => verdicts.judge(&tickets, &messages, results),
             never = self.keep_claims(&claims, batch.lease_ends) => match never {},
-            () = phase.give_back() => {
-                verdicts.release(&rows);
-                return batch.outcome(verdicts.settlements());
-            }
-        };
+            () = phase.give_back() => verdicts.release(&tickets),
+        }
         metrics::histogram!("outbox_publish_seconds").record(started.elapsed().as_secs_f64());
-        verdicts.judge(&rows, results);
         batch.outcome(verdicts.settlements())
     }
 
