@@ -6,6 +6,8 @@
 
 mod claim;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod dedup;
 #[cfg(feature = "memory")]
 pub mod memory;
