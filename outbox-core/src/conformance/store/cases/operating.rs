@@ -105,7 +105,7 @@ pub async fn find_pages_in_order<F: StoreFixture>(scene: &Scene<F>) {
     assert_eq!(scene.store().find(&Filter::default()).await.unwrap().len(), 100, "the default limit");
     let mut filter = Filter::default().with_limit(10).with_status(Status::Pending);
     let mut found = Vec::new();
-    loop {
+    while found.len() <= messages.len() {
         let page = scene.store().find(&filter).await.unwrap();
         assert!(page.len() <= 10);
         let Some(last) = page.last() else { break };

@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(limit, lease, suspects)| Step::Claim { limit, lease, suspects }),
         2 => (vec(0..6_usize, 1..4), seconds(1..40))
             .prop_map(|(picks, lease)| Step::Renew { picks, lease }),
-        5 => vec((0..6_usize, 0..5_u8), 1..5).prop_map(|picks| Step::Settle { picks }),
+        5 => vec((0..6_usize, 0..6_u8), 1..5).prop_map(|picks| Step::Settle { picks }),
         4 => vec((pick(), 0..3_usize), 1..5).prop_map(|picks| Step::Receive { picks }),
         2 => (pick(), off()).prop_map(|(pick, off)| Step::Reject { pick, off }),
         2 => (pick(), off()).prop_map(|(pick, off)| Step::Requeue { pick, off }),
