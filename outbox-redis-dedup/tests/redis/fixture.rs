@@ -16,8 +16,8 @@ pub(crate) fn shared_url() -> String {
 
 pub(crate) struct Fixture {
     pub(crate) dedup: RedisDedup,
-    url: String,
-    prefix: String,
+    pub(crate) url: String,
+    pub(crate) prefix: String,
 }
 
 impl Fixture {

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "cluster")]
 mod cluster;
+mod conformance;
 mod fixture;
 mod loss;
 mod outage;
