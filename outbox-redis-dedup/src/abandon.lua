@@ -1,0 +1,3 @@
+-- Gives the holder's lease back.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])

@@ -1,0 +1,3 @@
+-- Makes the holder's lease end in ARGV[2] ms.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
