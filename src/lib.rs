@@ -1,1 +1,18 @@
-//! Placeholder.
+#![cfg_attr(
+    all(feature = "postgres", feature = "sqlite", feature = "amqp", feature = "memory"),
+    doc = include_str!("../README.md")
+)]
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "sqlite", feature = "amqp", feature = "memory")),
+    doc = "Transactional outbox. The whole text of this page needs all features."
+)]
+
+pub use outbox_core::*;
+
+/// RabbitMQ.
+#[cfg(feature = "amqp")]
+pub use outbox_amqp as amqp;
+
+/// SQL databases.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use outbox_sqlx as sqlx;
