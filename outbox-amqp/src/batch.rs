@@ -2,18 +2,15 @@ use std::sync::Arc;
 
 use lapin::Channel;
 use outbox_core::{Message, PublishError};
-use tokio::time::{Duration, Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::envelope::Envelope;
 use crate::error::{Trouble, is_soft, spoken};
 use crate::flight::{Cargo, Flight};
-use crate::link::{ANSWER_TIMEOUT, Link};
+use crate::link::{Link, NoAnswer};
 use crate::session::Session;
 use crate::verdict::{Verdict, Verdicts, guilty, is_blamed};
 
-const BLOCKED_POLL: Duration = Duration::from_millis(50);
-/// How long after a block the confirmations of what the broker has already read are waited for.
-const BLOCKED_GRACE: Duration = Duration::from_millis(500);
 /// How often a group is sent again because its channel ended for a reason that lies in no message.
 const INTERRUPTIONS: usize = 3;
 /// Into how many parts a group is split to find the message for which the broker closes the channel.
@@ -92,13 +89,10 @@ impl<'a> Batch<'a> {
             Err(trouble) => return End::Unavailable(trouble),
         };
         self.reject_long_frames(group, link.frame_max());
-        match timeout(ANSWER_TIMEOUT, link.channel()).await {
-            Ok(Ok(channel)) => self.send(group, link, channel).await,
-            Ok(Err(error)) => End::Interrupted(error),
-            Err(_) => {
-                link.cut();
-                End::Unavailable(Trouble::silent())
-            }
+        match link.ask(link.channel()).await {
+            Ok(channel) => self.send(group, link, channel).await,
+            Err(NoAnswer::Refused(error)) => End::Interrupted(error),
+            Err(reason) => End::Unavailable(reason.into()),
         }
     }
 
@@ -132,7 +126,7 @@ impl<'a> Batch<'a> {
         let mut flight = Flight::default();
         tokio::select! {
             () = flight.run(channel, cargo) => {}
-            () = stays_blocked(link) => {}
+            () = link.stays_blocked() => {}
             () = sleep_until(self.deadline) => {}
         }
         Verdicts::new(flight.land().await, sent, |index| self.envelopes[index].as_ref())
@@ -176,11 +170,13 @@ impl<'a> Batch<'a> {
 
     async fn time_out(self, link: &Link) -> Vec<Verdict> {
         let limit = self.session.config.confirm_timeout;
-        if link.answers().await {
-            return self.finish(|| unconfirmed(limit));
+        match link.probe().await.map_err(Trouble::from) {
+            Ok(()) => self.finish(|| unconfirmed(limit)),
+            Err(trouble) => {
+                link.set_stale();
+                self.finish(|| trouble.unavailable())
+            }
         }
-        link.cut();
-        self.finish(|| Trouble::silent().unavailable())
     }
 
     fn finish(self, rest: impl Fn() -> PublishError) -> Vec<Verdict> {
@@ -205,17 +201,5 @@ fn ended(error: lapin::Error, link: &Link) -> End {
         Some(_) => End::Unavailable(Trouble::lost(error)),
         None if link.is_connected() => End::Interrupted(error),
         None => End::Unavailable(Trouble::lost(error)),
-    }
-}
-
-async fn stays_blocked(link: &Link) {
-    loop {
-        sleep(BLOCKED_POLL).await;
-        if link.is_blocked() {
-            sleep(BLOCKED_GRACE).await;
-            if link.is_blocked() {
-                return;
-            }
-        }
     }
 }

@@ -40,7 +40,8 @@ async fn connect(
         lapin::runtime::default_runtime()?,
         async move |_, runtime| {
             in_time(limit, async {
-                let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(target.clone())).await?;
+                let stream =
+                    AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(target.clone())).await?;
                 if let AsyncTcpStream::Plain(socket) = &stream {
                     lifeline.hold(socket.get_ref())?;
                 }

@@ -1,7 +1,7 @@
 use std::io;
 
-use lapin::protocol::{AMQPError, AMQPErrorKind};
 use lapin::ErrorKind;
+use lapin::protocol::{AMQPError, AMQPErrorKind};
 use outbox_core::PublishError;
 
 use crate::address::Address;
@@ -63,7 +63,9 @@ impl Trouble {
     }
 
     pub(crate) fn busy() -> Self {
-        Self::new("nothing was sent: no channel became free in time; raise the number of channels or batch more")
+        Self::new(
+            "nothing was sent: no channel became free in time; raise the number of channels or batch more",
+        )
     }
 
     pub(crate) fn late() -> Self {

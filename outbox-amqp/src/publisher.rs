@@ -2,12 +2,11 @@ use std::fmt;
 
 use async_trait::async_trait;
 use outbox_core::{Message, PublishError, Publisher};
-use tokio::time::timeout;
 
 use crate::batch::Batch;
 use crate::config::AmqpConfig;
 use crate::error::Trouble;
-use crate::link::{ANSWER_TIMEOUT, Link};
+use crate::link::Link;
 use crate::session::Session;
 
 /// Publishes to RabbitMQ, persistent, `mandatory`, and with all confirmations of a batch in flight together.
@@ -54,14 +53,8 @@ async fn check(link: &Link) -> Result<(), Trouble> {
     if link.is_blocked() {
         return Err(Trouble::blocked());
     }
-    match timeout(ANSWER_TIMEOUT, link.open_channel()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Trouble::lost(error)),
-        Err(_) => {
-            link.cut();
-            Err(Trouble::silent())
-        }
-    }
+    link.ask(link.open_channel()).await?;
+    Ok(())
 }
 
 impl fmt::Debug for AmqpPublisher {

@@ -29,7 +29,8 @@ impl Verdicts {
         of: impl Fn(usize) -> Option<&'a Envelope>,
     ) -> Self {
         let mut verdicts = Self::default();
-        let (confirmed, errors): (Vec<_>, Vec<_>) = landed.into_iter().partition(|(_, landed)| landed.is_ok());
+        let (confirmed, errors): (Vec<_>, Vec<_>) =
+            landed.into_iter().partition(|(_, landed)| landed.is_ok());
         verdicts.error = errors.into_iter().filter_map(|(_, landed)| landed.err()).reduce(more_telling);
         let confirmed: Vec<(usize, Confirmation)> =
             confirmed.into_iter().filter_map(|(index, landed)| Some((index, landed.ok()?))).collect();
