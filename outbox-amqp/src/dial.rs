@@ -67,7 +67,7 @@ async fn declare(link: &Link, config: &AmqpConfig) -> Result<(), Trouble> {
     };
     match timeout(config.connect_timeout, declaring).await {
         Ok(declared) => declared.map_err(Trouble::declaring),
-        Err(_) => Err(Trouble::new("RabbitMQ did not answer in time when the topology was declared")),
+        Err(_) => Err(Trouble::not_declared_in_time()),
     }
 }
 

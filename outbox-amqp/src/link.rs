@@ -142,7 +142,7 @@ impl Link {
         match closing {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Trouble::lost(error)),
-            Err(_) => Err(Trouble::new("RabbitMQ did not answer the closing of the connection; it was cut")),
+            Err(_) => Err(Trouble::not_closed()),
         }
     }
 }

@@ -31,7 +31,7 @@ impl AmqpPublisher {
 impl Publisher for AmqpPublisher {
     async fn publish(&self, message: &Message) -> Result<(), PublishError> {
         let mut verdicts = self.publish_batch(std::slice::from_ref(message)).await;
-        verdicts.pop().unwrap_or_else(|| Err(Trouble::busy().unavailable()))
+        verdicts.pop().unwrap_or_else(|| Err(Trouble::late().error()))
     }
 
     async fn publish_batch(&self, messages: &[Message]) -> Vec<Result<(), PublishError>> {
@@ -40,12 +40,12 @@ impl Publisher for AmqpPublisher {
 
     /// Connects if need be, and opens a channel.
     async fn ready(&self) -> Result<(), PublishError> {
-        let link = self.session.link().await.map_err(|trouble| trouble.unavailable())?;
-        check(&link).await.map_err(|trouble| trouble.unavailable())
+        let link = self.session.link().await.map_err(|trouble| trouble.error())?;
+        check(&link).await.map_err(|trouble| trouble.error())
     }
 
     async fn close(&self) -> Result<(), PublishError> {
-        self.session.close().await.map_err(|trouble| trouble.unavailable())
+        self.session.close().await.map_err(|trouble| trouble.error())
     }
 }
 

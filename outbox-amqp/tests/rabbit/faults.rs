@@ -163,7 +163,7 @@ async fn rabbitmq_blocked_in_mid_batch_charges_nothing_and_recovers() {
         }
         proxy.block();
     });
-    expect_all(&results, Unavailable, "a duplicate is possible");
+    expect_all(&results, Unavailable, "may arrive twice");
     expect_error(&publisher.ready().await, Unavailable, "takes no messages");
     assert_eq!(proxy.connections(), 1);
     proxy.swallow(None);
