@@ -61,7 +61,8 @@ fn ipv6(authority: &str) -> Option<&str> {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = if self.host().contains(':') { format!("[{}]", self.host()) } else { self.host().to_owned() };
+        let host =
+            if self.host().contains(':') { format!("[{}]", self.host()) } else { self.host().to_owned() };
         let vhost = self.vhost().replace('/', "%2f");
         write!(f, "{}://{}@{host}:{}/{vhost}", self.0.scheme, self.user(), self.port())
     }

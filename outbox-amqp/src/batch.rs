@@ -1,23 +1,24 @@
 use std::sync::Arc;
 
 use lapin::Channel;
-use outbox_core::{Message, PublishError};
-use tokio::time::{Duration, Instant, sleep, sleep_until, timeout, timeout_at};
+use outbox_core::Message;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::blame::{guilty, is_blamed};
 use crate::envelope::Envelope;
-use crate::error::{Trouble, is_soft, spoken};
+use crate::error::{Ending, Trouble, ending, spoken};
 use crate::flight::{Cargo, Flight};
-use crate::link::{ANSWER_TIMEOUT, Link};
+use crate::judge::{Judged, Verdict, judge};
+use crate::link::{Link, NoAnswer};
 use crate::session::Session;
-use crate::verdict::{Verdict, Verdicts, guilty, is_blamed};
 
-const BLOCKED_POLL: Duration = Duration::from_millis(50);
-/// How long after a block the confirmations of what the broker has already read are waited for.
-const BLOCKED_GRACE: Duration = Duration::from_millis(500);
 /// How often a group is sent again because its channel ended for a reason that lies in no message.
 const INTERRUPTIONS: usize = 3;
 /// Into how many parts a group is split to find the message for which the broker closes the channel.
 const PARTS: usize = 32;
+
+/// Messages of one channel, by their places in the batch.
+type Group = Vec<usize>;
 
 /// The messages of one call, on their way to a verdict each.
 pub(crate) struct Batch<'a> {
@@ -27,78 +28,66 @@ pub(crate) struct Batch<'a> {
     /// `None` for a message that cannot be encoded and has its verdict already.
     envelopes: Vec<Option<Envelope>>,
     verdicts: Vec<Option<Verdict>>,
-}
-
-/// How sending a group ended.
-enum End {
-    /// Each message has its verdict.
-    Done,
-    /// The broker ended the channel or the connection, perhaps because of a message.
-    BrokenOff(lapin::Error),
-    /// The channel ended, and no message can be the cause.
-    Interrupted(lapin::Error),
-    /// Some confirmations have not come.
-    TimedOut(Arc<Link>),
-    /// The broker cannot be used now.
-    Unavailable(Trouble),
+    interruptions: usize,
 }
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(session: &'a Session, messages: &'a [Message]) -> Self {
-        let deadline = Instant::now() + session.config.confirm_timeout;
-        let mut batch = Self { session, deadline, messages, envelopes: Vec::new(), verdicts: Vec::new() };
+        let mut batch = Self {
+            session,
+            deadline: Instant::now() + session.config.confirm_timeout,
+            messages,
+            envelopes: Vec::with_capacity(messages.len()),
+            verdicts: Vec::with_capacity(messages.len()),
+            interruptions: 0,
+        };
         for message in messages {
-            let envelope = Envelope::new(message, &session.config.router.route(message));
-            let (envelope, verdict) = match envelope {
-                Ok(envelope) => (Some(envelope), None),
-                Err(error) => (None, Some(Err(error))),
-            };
-            batch.envelopes.push(envelope);
-            batch.verdicts.push(verdict);
+            batch.add(Envelope::new(message, &session.config.router.route(message)));
         }
         batch
     }
 
-    pub(crate) async fn run(mut self) -> Vec<Verdict> {
-        let Ok(_turn) = timeout_at(self.deadline, self.session.turn()).await else {
-            return self.finish(|| Trouble::busy().unavailable());
+    fn add(&mut self, envelope: Result<Envelope, outbox_core::PublishError>) {
+        let (envelope, verdict) = match envelope {
+            Ok(envelope) => (Some(envelope), None),
+            Err(error) => (None, Some(Err(error))),
         };
-        let mut interruptions = 0;
-        let mut groups = vec![self.open((0..self.messages.len()).collect())];
-        while let Some(group) = groups.pop() {
-            let end = self.attempt(&group).await;
-            let rest = self.open(group);
-            match end {
-                End::Done => {}
-                End::BrokenOff(error) => groups.extend(self.blame(rest, &error)),
-                End::Interrupted(_) if interruptions < INTERRUPTIONS => {
-                    interruptions += 1;
-                    groups.push(rest);
-                }
-                End::Interrupted(error) => return self.finish(|| Trouble::lost(error.clone()).unavailable()),
-                End::TimedOut(link) => return self.time_out(&link).await,
-                End::Unavailable(trouble) => return self.finish(|| trouble.unavailable()),
-            }
-        }
-        self.finish(|| Trouble::busy().unavailable())
+        self.envelopes.push(envelope);
+        self.verdicts.push(verdict);
     }
 
-    async fn attempt(&mut self, group: &[usize]) -> End {
-        if group.is_empty() {
-            return End::Done;
-        }
-        let link = match self.link().await {
-            Ok(link) => link,
-            Err(trouble) => return End::Unavailable(trouble),
-        };
-        self.reject_long_frames(group, link.frame_max());
-        match timeout(ANSWER_TIMEOUT, link.channel()).await {
-            Ok(Ok(channel)) => self.send(group, link, channel).await,
-            Ok(Err(error)) => End::Interrupted(error),
-            Err(_) => {
-                link.cut();
-                End::Unavailable(Trouble::silent())
+    pub(crate) async fn run(mut self) -> Vec<Verdict> {
+        let trouble = self.deliver().await.err().unwrap_or_else(Trouble::late);
+        self.verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(trouble.error()))).collect()
+    }
+
+    /// Gives each message its verdict, or says what is wrong with the rest.
+    async fn deliver(&mut self) -> Result<(), Trouble> {
+        let _turn = timeout_at(self.deadline, self.session.turn()).await.map_err(|_| Trouble::busy())?;
+        let mut groups = vec![self.open((0..self.messages.len()).collect())];
+        while let Some(group) = groups.pop() {
+            if !group.is_empty() {
+                groups.extend(self.attempt(group).await?);
             }
+        }
+        Ok(())
+    }
+
+    /// Sends a group, and returns what is to be sent again.
+    async fn attempt(&mut self, group: Group) -> Result<Vec<Group>, Trouble> {
+        let link = self.link().await?;
+        self.reject_long_frames(&group, link.frame_max());
+        let channel = match link.ask(link.channel()).await {
+            Ok(channel) => channel,
+            Err(NoAnswer::Refused(error)) => return self.interrupted(group, error),
+            Err(reason) => return Err(reason.into()),
+        };
+        let error = self.send(&group, &link, channel).await;
+        let rest = self.open(group);
+        match error {
+            _ if rest.is_empty() => Ok(Vec::new()),
+            Some(error) => self.broken_off(rest, error, &link),
+            None => Err(self.timed_out(&link).await),
         }
     }
 
@@ -107,35 +96,28 @@ impl<'a> Batch<'a> {
         if link.is_blocked() { Err(Trouble::blocked()) } else { Ok(link) }
     }
 
-    async fn send(&mut self, group: &[usize], link: Arc<Link>, channel: Channel) -> End {
-        let verdicts = self.fly(group, &link, &channel).await;
-        for (index, verdict) in verdicts.known {
+    /// Waits for the confirmations, and enters the verdicts; why the channel ended, if it did.
+    async fn send(&mut self, group: &Group, link: &Link, channel: Channel) -> Option<lapin::Error> {
+        let judged = self.fly(group, link, &channel).await;
+        for (index, verdict) in judged.verdicts {
             self.verdicts[index] = Some(verdict);
         }
-        if verdicts.clean {
+        if judged.clean {
             link.give_back(channel);
         }
-        match verdicts.error {
-            Some(error) => ended(error, &link),
-            None if group.iter().all(|index| self.verdicts[*index].is_some()) => End::Done,
-            None if link.is_blocked() => {
-                link.set_stale();
-                End::Unavailable(Trouble::blocked())
-            }
-            None => End::TimedOut(link),
-        }
+        judged.error
     }
 
-    async fn fly(&self, group: &[usize], link: &Link, channel: &Channel) -> Verdicts {
+    async fn fly(&self, group: &Group, link: &Link, channel: &Channel) -> Judged {
         let cargo: Vec<Cargo<'_>> = group.iter().filter_map(|index| self.cargo(*index)).collect();
         let sent = cargo.len();
         let mut flight = Flight::default();
         tokio::select! {
             () = flight.run(channel, cargo) => {}
-            () = stays_blocked(link) => {}
+            () = link.stays_blocked() => {}
             () = sleep_until(self.deadline) => {}
         }
-        Verdicts::new(flight.land().await, sent, |index| self.envelopes[index].as_ref())
+        judge(flight.land().await, sent, |index| self.envelopes[index].as_ref())
     }
 
     fn cargo(&self, index: usize) -> Option<Cargo<'_>> {
@@ -143,7 +125,7 @@ impl<'a> Batch<'a> {
         Some(Cargo { index, envelope, body: self.messages[index].payload().as_bytes() })
     }
 
-    fn reject_long_frames(&mut self, group: &[usize], frame_max: u32) {
+    fn reject_long_frames(&mut self, group: &Group, frame_max: u32) {
         for &index in group {
             if let Some(Err(error)) = self.envelopes[index].as_ref().map(|e| e.check_frame(frame_max)) {
                 self.verdicts[index] = Some(Err(error));
@@ -151,71 +133,67 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Gives the guilty their verdict and returns what to send again, in groups.
-    fn blame(&mut self, rest: Vec<usize>, error: &lapin::Error) -> Vec<Vec<usize>> {
-        let Some(words) = spoken(error) else { return vec![rest] };
-        let single = rest.len() == 1;
-        let mut found = false;
-        for &index in &rest {
-            let Some(cargo) = self.cargo(index) else { continue };
-            if single || is_blamed(words, cargo.envelope, cargo.body) {
-                self.verdicts[index] = Some(Err(guilty(words, cargo.envelope)));
-                found = true;
+    fn broken_off(&mut self, rest: Group, error: lapin::Error, link: &Link) -> Result<Vec<Group>, Trouble> {
+        match ending(&error) {
+            Ending::ForAMessage => {
+                let groups = self.blame(rest, &error);
+                if self.is_late() {
+                    Err(Trouble::unconfirmed(self.session.config.confirm_timeout))
+                } else {
+                    Ok(groups)
+                }
             }
+            Ending::OfTheChannel if link.is_connected() || spoken(&error).is_some() => {
+                self.interrupted(rest, error)
+            }
+            _ => Err(Trouble::lost(error).and_unconfirmed()),
         }
-        if found {
-            return vec![self.open(rest)];
-        }
-        rest.chunks((rest.len() / PARTS).max(1)).map(<[usize]>::to_vec).collect()
     }
 
-    /// Those of `group` that have no verdict yet.
-    fn open(&self, group: Vec<usize>) -> Vec<usize> {
+    fn interrupted(&mut self, rest: Group, error: lapin::Error) -> Result<Vec<Group>, Trouble> {
+        self.interruptions += 1;
+        if self.interruptions > INTERRUPTIONS || self.is_late() {
+            Err(Trouble::lost(error))
+        } else {
+            Ok(vec![rest])
+        }
+    }
+
+    /// Gives the guilty their verdict and returns the others; in parts, when nobody can be named.
+    fn blame(&mut self, rest: Group, error: &lapin::Error) -> Vec<Group> {
+        let before = rest.len();
+        for &index in &rest {
+            self.verdicts[index] = self.accuse(index, error, before == 1).map(Err);
+        }
+        let rest = self.open(rest);
+        let part = if rest.len() < before { before } else { (before / PARTS).max(1) };
+        rest.chunks(part).rev().map(<[usize]>::to_vec).collect()
+    }
+
+    fn accuse(&self, index: usize, error: &lapin::Error, alone: bool) -> Option<outbox_core::PublishError> {
+        let (cargo, words) = (self.cargo(index)?, spoken(error)?);
+        let blamed = alone || is_blamed(words, cargo.envelope, cargo.body);
+        blamed.then(|| guilty(words, cargo.envelope))
+    }
+
+    /// Asks the broker whether it is well, unless it has said that it is not.
+    async fn timed_out(&self, link: &Link) -> Trouble {
+        let answer = if link.is_blocked() { Err(NoAnswer::Blocked) } else { link.probe().await };
+        match answer {
+            Ok(()) => Trouble::unconfirmed(self.session.config.confirm_timeout),
+            Err(reason) => {
+                link.set_stale();
+                Trouble::from(reason).and_unconfirmed()
+            }
+        }
+    }
+
+    /// Those that have no verdict yet.
+    fn open(&self, group: Group) -> Group {
         group.into_iter().filter(|index| self.verdicts[*index].is_none()).collect()
     }
 
-    async fn time_out(self, link: &Link) -> Vec<Verdict> {
-        let limit = self.session.config.confirm_timeout;
-        if link.answers().await {
-            return self.finish(|| unconfirmed(limit));
-        }
-        link.cut();
-        self.finish(|| Trouble::silent().unavailable())
-    }
-
-    fn finish(self, rest: impl Fn() -> PublishError) -> Vec<Verdict> {
-        self.verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(rest()))).collect()
-    }
-}
-
-fn unconfirmed(limit: Duration) -> PublishError {
-    PublishError::failed(format!(
-        "not confirmed within {limit:?}, though RabbitMQ answers: a queue may lack its majority or be \
-         overloaded; it may have been stored all the same, and is sent again"
-    ))
-}
-
-/// What the end of a channel means.
-fn ended(error: lapin::Error, link: &Link) -> End {
-    match spoken(&error).map(|words| (is_soft(words), words.get_id())) {
-        Some((true, _)) => End::BrokenOff(error),
-        // "Channel error": frames that lapin still had for a channel that the broker closed just before.
-        Some((false, 504)) => End::Interrupted(error),
-        Some((false, 501..=599)) => End::BrokenOff(error),
-        Some(_) => End::Unavailable(Trouble::lost(error)),
-        None if link.is_connected() => End::Interrupted(error),
-        None => End::Unavailable(Trouble::lost(error)),
-    }
-}
-
-async fn stays_blocked(link: &Link) {
-    loop {
-        sleep(BLOCKED_POLL).await;
-        if link.is_blocked() {
-            sleep(BLOCKED_GRACE).await;
-            if link.is_blocked() {
-                return;
-            }
-        }
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 }

@@ -40,7 +40,8 @@ async fn connect(
         lapin::runtime::default_runtime()?,
         async move |_, runtime| {
             in_time(limit, async {
-                let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(target.clone())).await?;
+                let stream =
+                    AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(target.clone())).await?;
                 if let AsyncTcpStream::Plain(socket) = &stream {
                     lifeline.hold(socket.get_ref())?;
                 }
@@ -66,7 +67,7 @@ async fn declare(link: &Link, config: &AmqpConfig) -> Result<(), Trouble> {
     };
     match timeout(config.connect_timeout, declaring).await {
         Ok(declared) => declared.map_err(Trouble::declaring),
-        Err(_) => Err(Trouble::new("RabbitMQ did not answer in time when the topology was declared")),
+        Err(_) => Err(Trouble::not_declared_in_time()),
     }
 }
 

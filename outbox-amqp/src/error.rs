@@ -1,7 +1,8 @@
 use std::io;
+use std::time::Duration;
 
-use lapin::protocol::{AMQPError, AMQPErrorKind};
 use lapin::ErrorKind;
+use lapin::protocol::{AMQPError, AMQPErrorKind};
 use outbox_core::PublishError;
 
 use crate::address::Address;
@@ -19,63 +20,94 @@ pub enum InvalidAmqpConfig {
     NotEncoded,
 }
 
-/// Why the broker takes nothing now; becomes the error of every message that it concerns.
+/// What is wrong with all messages that have no verdict of their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Trouble {
+    make: fn(String) -> PublishError,
     text: String,
     source: Option<lapin::Error>,
 }
 
 impl Trouble {
-    pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), source: None }
+    fn unavailable(text: impl Into<String>) -> Self {
+        Self { make: PublishError::unavailable, text: text.into(), source: None }
     }
 
-    pub(crate) fn lost(error: lapin::Error) -> Self {
-        let text = format!("the connection to RabbitMQ was lost: {error}; it is opened anew at the next try");
-        Self { text, source: Some(error) }
+    fn with_source(mut self, source: lapin::Error) -> Self {
+        self.source = Some(source);
+        self
     }
 
     pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
-        let text = format!("cannot connect to {address}: {}", hint(address, &error));
-        Self { text, source: Some(error) }
-    }
-
-    pub(crate) fn declaring(error: DeclareError) -> Self {
-        let text = format!("the topology could not be declared: {error}; nothing is published until it can");
-        match error {
-            DeclareError::Refused(source) => Self { text, source: Some(source) },
-            DeclareError::TooLong(_) => Self::new(text),
-        }
+        Self::unavailable(format!("cannot connect to {address}: {}", hint(address, &error)))
+            .with_source(error)
     }
 
     /// Several hosts, none of which can be used.
     pub(crate) fn all(troubles: Vec<Self>) -> Self {
         let text = troubles.iter().map(|trouble| trouble.text.as_str()).collect::<Vec<_>>().join("; ");
-        Self { text, source: troubles.into_iter().find_map(|trouble| trouble.source) }
+        let source = troubles.into_iter().find_map(|trouble| trouble.source);
+        Self { source, ..Self::unavailable(text) }
+    }
+
+    pub(crate) fn declaring(error: DeclareError) -> Self {
+        let text = format!("the topology cannot be declared: {error}; nothing is published until it can");
+        match error {
+            DeclareError::Refused(source) => Self::unavailable(text).with_source(source),
+            DeclareError::TooLong(_) => Self::unavailable(text),
+        }
+    }
+
+    pub(crate) fn not_declared_in_time() -> Self {
+        Self::unavailable("RabbitMQ did not answer in time when the topology was declared")
+    }
+
+    pub(crate) fn lost(error: lapin::Error) -> Self {
+        let text = format!("the connection to RabbitMQ was lost: {error}; the next try opens a new one");
+        Self::unavailable(text).with_source(error)
     }
 
     pub(crate) fn blocked() -> Self {
-        Self::new(
-            "RabbitMQ takes no messages (memory or disk alarm); what it had not confirmed may be stored later, \
-             so a duplicate is possible",
+        Self::unavailable(
+            "RabbitMQ takes no messages now (memory or disk alarm); it goes on when the alarm ends",
         )
     }
 
     pub(crate) fn busy() -> Self {
-        Self::new("nothing was sent: no channel became free in time; raise the number of channels or batch more")
+        Self::unavailable(
+            "nothing was sent: no channel became free in time; allow more or publish larger batches",
+        )
     }
 
     pub(crate) fn late() -> Self {
-        Self::new("nothing was sent: no connection to RabbitMQ within the confirm timeout")
+        Self::unavailable("nothing was sent: no connection to RabbitMQ within the confirm timeout")
     }
 
     pub(crate) fn silent() -> Self {
-        Self::new("RabbitMQ does not answer; the connection was cut and is opened anew at the next try")
+        Self::unavailable("RabbitMQ does not answer; the next try opens a new connection")
     }
 
-    pub(crate) fn unavailable(&self) -> PublishError {
-        let error = PublishError::unavailable(self.text.clone());
+    pub(crate) fn not_closed() -> Self {
+        Self::unavailable("RabbitMQ did not answer when the connection was closed; it was cut")
+    }
+
+    /// Messages were on their way.
+    pub(crate) fn and_unconfirmed(mut self) -> Self {
+        self.text += "; what was not confirmed may have been stored, so it may arrive twice";
+        self
+    }
+
+    /// The broker is well, but has not confirmed.
+    pub(crate) fn unconfirmed(limit: Duration) -> Self {
+        let text = format!(
+            "not confirmed within {limit:?}, though RabbitMQ answers: a queue may lack its majority or be \
+             overloaded; it may have been stored all the same, so it may arrive twice"
+        );
+        Self { make: PublishError::failed, text, source: None }
+    }
+
+    pub(crate) fn error(&self) -> PublishError {
+        let error = (self.make)(self.text.clone());
         match &self.source {
             Some(source) => error.with_source(source.clone()),
             None => error,
@@ -85,7 +117,7 @@ impl Trouble {
 
 fn hint(address: &Address, error: &lapin::Error) -> String {
     match error.kind() {
-        ErrorKind::ProtocolError(refusal) => refused(address, refusal),
+        ErrorKind::ProtocolError(words) => refused(address, words),
         ErrorKind::IOError(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {
             "nothing listens there; is RabbitMQ up, and are host and port right?".into()
         }
@@ -94,14 +126,13 @@ fn hint(address: &Address, error: &lapin::Error) -> String {
     }
 }
 
-fn refused(address: &Address, refusal: &AMQPError) -> String {
-    let text = refusal.get_message();
-    match refusal.get_id() {
-        403 => format!("user {:?} was not let in; check user name and password ({text})", address.user()),
+fn refused(address: &Address, words: &AMQPError) -> String {
+    let (text, user) = (words.get_message(), address.user());
+    match words.get_id() {
+        403 => format!("user {user:?} was not let in; check user name and password ({text})"),
         530 => format!(
-            "vhost {:?} cannot be opened; does it exist, and may user {:?} use it? ({text})",
-            address.vhost(),
-            address.user()
+            "vhost {:?} cannot be opened; does it exist, and may user {user:?} use it? ({text})",
+            address.vhost()
         ),
         _ => text.to_string(),
     }
@@ -110,12 +141,29 @@ fn refused(address: &Address, refusal: &AMQPError) -> String {
 /// What the broker said when it closed a channel or the connection, if it did.
 pub(crate) fn spoken(error: &lapin::Error) -> Option<&AMQPError> {
     match error.kind() {
-        ErrorKind::ProtocolError(error) => Some(error),
+        ErrorKind::ProtocolError(words) => Some(words),
         _ => None,
     }
 }
 
-/// Whether the broker closed only the channel.
-pub(crate) fn is_soft(error: &AMQPError) -> bool {
-    matches!(error.kind(), AMQPErrorKind::Soft(_))
+/// Why a channel ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The broker did not like a message.
+    ForAMessage,
+    /// Of itself: no message is the cause.
+    OfTheChannel,
+    /// The whole connection ended.
+    OfTheConnection,
+}
+
+pub(crate) fn ending(error: &lapin::Error) -> Ending {
+    let Some(words) = spoken(error) else { return Ending::OfTheChannel };
+    match (words.kind(), words.get_id()) {
+        (AMQPErrorKind::Soft(_), _) => Ending::ForAMessage,
+        // "Channel error": lapin still had frames for a channel that the broker had closed just before.
+        (AMQPErrorKind::Hard(_), 504) => Ending::OfTheChannel,
+        (AMQPErrorKind::Hard(_), 501..=506 | 540..) => Ending::ForAMessage,
+        (AMQPErrorKind::Hard(_), _) => Ending::OfTheConnection,
+    }
 }

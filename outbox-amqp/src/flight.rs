@@ -52,7 +52,8 @@ impl<'a> Flight<'a> {
     /// Hands a message to lapin, which does so at the first poll.
     async fn send(&mut self, channel: &'a Channel, Cargo { index, envelope, body }: Cargo<'a>) {
         let (exchange, key) = (envelope.exchange.clone(), envelope.routing_key.clone());
-        let mut write = channel.basic_publish(exchange, key, MANDATORY, body, envelope.properties.clone()).boxed();
+        let mut write =
+            channel.basic_publish(exchange, key, MANDATORY, body, envelope.properties.clone()).boxed();
         match poll_immediate(&mut write).await {
             Some(written) => self.written(index, written),
             None => {

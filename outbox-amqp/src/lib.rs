@@ -10,18 +10,19 @@
 
 mod address;
 mod batch;
+mod blame;
 mod config;
 mod dial;
 mod envelope;
 mod error;
 mod flight;
+mod judge;
 mod lifeline;
 mod link;
 mod publisher;
 mod route;
 mod session;
 mod topology;
-mod verdict;
 
 pub use config::AmqpConfig;
 pub use error::InvalidAmqpConfig;

@@ -1,5 +1,6 @@
+use std::io;
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::{SockRef, Socket};
 
@@ -16,9 +17,9 @@ struct State {
 
 impl Lifeline {
     /// Takes hold of the socket; cuts it when it comes too late.
-    pub(crate) fn hold<'s>(&self, socket: impl Into<SockRef<'s>>) -> std::io::Result<()> {
+    pub(crate) fn hold<'s>(&self, socket: impl Into<SockRef<'s>>) -> io::Result<()> {
         let socket = socket.into().try_clone()?;
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         state.socket = Some(socket);
         if state.cut {
             state.shut_down();
@@ -27,9 +28,17 @@ impl Lifeline {
     }
 
     pub(crate) fn cut(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         state.cut = true;
         state.shut_down();
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.state().cut
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts when it is dropped before [`Guard::keep`]: the connection was given up while it was opened.

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use lapin::options::ConfirmSelectOptions;
 use lapin::{Channel, Connection};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::Trouble;
 use crate::lifeline::Lifeline;
 
 /// How long the broker may take to answer something that costs it nothing.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const BLOCKED_POLL: Duration = Duration::from_millis(50);
+/// How long after a block the answers to what the broker has already read are waited for.
+const BLOCKED_GRACE: Duration = Duration::from_millis(500);
 
 /// An open connection and its idle channels. A channel serves one batch at a time: lapin hands returned
 /// messages to whichever confirmation comes next, so two batches on a channel would steal each other's.
@@ -21,6 +24,23 @@ pub(crate) struct Link {
     stale: AtomicBool,
 }
 
+/// Why a question has no answer.
+pub(crate) enum NoAnswer {
+    Refused(lapin::Error),
+    Blocked,
+    Silent,
+}
+
+impl From<NoAnswer> for Trouble {
+    fn from(reason: NoAnswer) -> Self {
+        match reason {
+            NoAnswer::Refused(error) => Self::lost(error),
+            NoAnswer::Blocked => Self::blocked(),
+            NoAnswer::Silent => Self::silent(),
+        }
+    }
+}
+
 impl Link {
     pub(crate) fn new(connection: Connection, lifeline: Lifeline) -> Self {
         Self { connection, lifeline, idle: Mutex::default(), stale: AtomicBool::new(false) }
@@ -28,11 +48,11 @@ impl Link {
 
     /// Whether it can be used, or will be when it is no longer blocked.
     pub(crate) fn is_alive(&self) -> bool {
-        self.connection.status().connected() && (self.is_blocked() || !self.stale.load(Ordering::Acquire))
+        self.is_connected() && (self.is_blocked() || !self.stale.load(Ordering::Acquire))
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection.status().connected()
+        self.connection.status().connected() && !self.lifeline.is_cut()
     }
 
     /// Whether the broker takes no messages: out of memory or disk.
@@ -70,8 +90,38 @@ impl Link {
     }
 
     /// Whether the broker answers at all, on a channel that is not used for anything else.
-    pub(crate) async fn answers(&self) -> bool {
-        matches!(timeout(ANSWER_TIMEOUT, self.connection.create_channel()).await, Ok(Ok(_)))
+    pub(crate) async fn probe(&self) -> Result<(), NoAnswer> {
+        self.ask(self.connection.create_channel()).await.map(drop)
+    }
+
+    /// Waits for an answer; a broker that gives none although it is not blocked loses the connection.
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<T, lapin::Error>>,
+    ) -> Result<T, NoAnswer> {
+        tokio::select! {
+            answer = timeout(ANSWER_TIMEOUT, question) => match answer {
+                Ok(answer) => answer.map_err(NoAnswer::Refused),
+                Err(_) => {
+                    self.cut();
+                    Err(NoAnswer::Silent)
+                }
+            },
+            () = self.stays_blocked() => Err(NoAnswer::Blocked),
+        }
+    }
+
+    /// Ends when the broker has been blocked for a moment.
+    pub(crate) async fn stays_blocked(&self) {
+        loop {
+            sleep(BLOCKED_POLL).await;
+            if self.is_blocked() {
+                sleep(BLOCKED_GRACE).await;
+                if self.is_blocked() {
+                    return;
+                }
+            }
+        }
     }
 
     /// Not to be used any more once it is unblocked: frames of a given-up batch are still queued in it. It is
@@ -92,7 +142,7 @@ impl Link {
         match closing {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Trouble::lost(error)),
-            Err(_) => Err(Trouble::new("RabbitMQ did not answer the closing of the connection; it was cut")),
+            Err(_) => Err(Trouble::not_closed()),
         }
     }
 }

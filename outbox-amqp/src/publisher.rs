@@ -2,12 +2,11 @@ use std::fmt;
 
 use async_trait::async_trait;
 use outbox_core::{Message, PublishError, Publisher};
-use tokio::time::timeout;
 
 use crate::batch::Batch;
 use crate::config::AmqpConfig;
 use crate::error::Trouble;
-use crate::link::{ANSWER_TIMEOUT, Link};
+use crate::link::Link;
 use crate::session::Session;
 
 /// Publishes to RabbitMQ, persistent, `mandatory`, and with all confirmations of a batch in flight together.
@@ -32,7 +31,7 @@ impl AmqpPublisher {
 impl Publisher for AmqpPublisher {
     async fn publish(&self, message: &Message) -> Result<(), PublishError> {
         let mut verdicts = self.publish_batch(std::slice::from_ref(message)).await;
-        verdicts.pop().unwrap_or_else(|| Err(Trouble::busy().unavailable()))
+        verdicts.pop().unwrap_or_else(|| Err(Trouble::late().error()))
     }
 
     async fn publish_batch(&self, messages: &[Message]) -> Vec<Result<(), PublishError>> {
@@ -41,12 +40,12 @@ impl Publisher for AmqpPublisher {
 
     /// Connects if need be, and opens a channel.
     async fn ready(&self) -> Result<(), PublishError> {
-        let link = self.session.link().await.map_err(|trouble| trouble.unavailable())?;
-        check(&link).await.map_err(|trouble| trouble.unavailable())
+        let link = self.session.link().await.map_err(|trouble| trouble.error())?;
+        check(&link).await.map_err(|trouble| trouble.error())
     }
 
     async fn close(&self) -> Result<(), PublishError> {
-        self.session.close().await.map_err(|trouble| trouble.unavailable())
+        self.session.close().await.map_err(|trouble| trouble.error())
     }
 }
 
@@ -54,14 +53,8 @@ async fn check(link: &Link) -> Result<(), Trouble> {
     if link.is_blocked() {
         return Err(Trouble::blocked());
     }
-    match timeout(ANSWER_TIMEOUT, link.open_channel()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Trouble::lost(error)),
-        Err(_) => {
-            link.cut();
-            Err(Trouble::silent())
-        }
-    }
+    link.ask(link.open_channel()).await?;
+    Ok(())
 }
 
 impl fmt::Debug for AmqpPublisher {

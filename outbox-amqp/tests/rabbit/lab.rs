@@ -1,13 +1,17 @@
 //! Exchanges and queues of one test, on a connection of its own beside the publisher's.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use futures_util::StreamExt;
 use lapin::message::BasicGetMessage;
-use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicConsumeOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use outbox_amqp::{AmqpConfig, AmqpPublisher};
 use outbox_core::{Message, Payload, PublishError, PublishErrorKind, StoredMessage};
+use tokio::time::timeout;
 
 pub(crate) fn uri() -> String {
     std::env::var("OUTBOX_AMQP_URL").expect("OUTBOX_AMQP_URL must name a RabbitMQ; scripts/test.sh sets it")
@@ -62,8 +66,13 @@ impl Lab {
         let connection = Connection::connect(&uri(), ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         let exchange = unique(name);
-        let mut lab =
-            Self { connection, channel, exchange: exchange.clone(), queues: Vec::new(), exchanges: Vec::new() };
+        let mut lab = Self {
+            connection,
+            channel,
+            exchange: exchange.clone(),
+            queues: Vec::new(),
+            exchanges: Vec::new(),
+        };
         lab.exchange(&exchange).await;
         lab
     }
@@ -88,7 +97,12 @@ impl Lab {
         self.queue_with(key, "quorum", &[]).await
     }
 
-    pub(crate) async fn queue_with(&mut self, key: &str, kind: &str, arguments: &[(&str, AMQPValue)]) -> String {
+    pub(crate) async fn queue_with(
+        &mut self,
+        key: &str,
+        kind: &str,
+        arguments: &[(&str, AMQPValue)],
+    ) -> String {
         let name = unique("queue");
         let mut table = FieldTable::default();
         table.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
@@ -96,7 +110,10 @@ impl Lab {
         for (key, value) in arguments {
             table.insert((*key).into(), value.clone());
         }
-        self.channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), table).await.unwrap();
+        self.channel
+            .queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), table)
+            .await
+            .unwrap();
         self.queues.push(name.clone());
         self.bind(&name, key).await;
         name
@@ -112,15 +129,19 @@ impl Lab {
         self.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.unwrap()
     }
 
-    /// The `biz_id`s in the queue, in its order, once there are at least `n`.
+    /// The `biz_id`s in the queue, in its order: at least `n`, and what follows within a moment.
     pub(crate) async fn drain(&self, queue: &str, n: usize) -> Vec<String> {
+        let (tag, options) = (unique("drain"), BasicConsumeOptions { no_ack: true, ..Default::default() });
+        let consuming =
+            self.channel.basic_consume(queue.into(), tag.as_str().into(), options, FieldTable::default());
+        let mut consumer = consuming.await.unwrap();
         let mut found = Vec::new();
-        let patience = Instant::now() + Duration::from_secs(20);
-        while found.len() < n && Instant::now() < patience {
-            while let Some(message) = self.get(queue).await {
-                found.push(header(&message, "outbox-biz-id"));
-            }
+        loop {
+            let patience = Duration::from_millis(if found.len() < n { 20_000 } else { 200 });
+            let Ok(Some(delivery)) = timeout(patience, consumer.next()).await else { break };
+            found.push(header(&delivery.unwrap().properties, "outbox-biz-id"));
         }
+        self.channel.basic_cancel(tag.as_str().into(), Default::default()).await.unwrap();
         found
     }
 
@@ -135,7 +156,7 @@ impl Lab {
     }
 }
 
-pub(crate) fn header(message: &BasicGetMessage, name: &str) -> String {
-    let headers = message.properties.headers().as_ref().unwrap();
+pub(crate) fn header(properties: &BasicProperties, name: &str) -> String {
+    let headers = properties.headers().as_ref().unwrap();
     headers.inner()[name].as_long_string().unwrap().to_string()
 }

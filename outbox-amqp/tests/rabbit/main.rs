@@ -1,6 +1,8 @@
 //! The publisher against a real RabbitMQ.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod connecting;
+mod faults;
 mod lab;
 mod proxy;
 mod sending;

@@ -27,13 +27,13 @@ async fn rabbitmq_gets_every_property_of_a_message() {
     assert_eq!(properties.kind().as_ref().unwrap().as_str(), "order.created");
     assert_eq!(properties.content_type().as_ref().unwrap().as_str(), "application/json");
     assert_eq!(*properties.timestamp(), Some(1_770_091_506));
-    assert_eq!(header(&got, "tenant"), "acmé");
-    assert_eq!(header(&got, "outbox-msg-id"), sent.msg_id());
-    assert_eq!(header(&got, "outbox-biz-type"), "order.created");
-    assert_eq!(header(&got, "outbox-biz-id"), "A-1");
-    assert_eq!(header(&got, "outbox-claim-no"), "7");
-    assert_eq!(header(&got, "outbox-ordering-key"), "A");
-    assert_eq!(header(&got, "outbox-created-at"), "2026-02-03T04:05:06.789012Z");
+    assert_eq!(header(properties, "tenant"), "acmé");
+    assert_eq!(header(properties, "outbox-msg-id"), sent.msg_id());
+    assert_eq!(header(properties, "outbox-biz-type"), "order.created");
+    assert_eq!(header(properties, "outbox-biz-id"), "A-1");
+    assert_eq!(header(properties, "outbox-claim-no"), "7");
+    assert_eq!(header(properties, "outbox-ordering-key"), "A");
+    assert_eq!(header(properties, "outbox-created-at"), "2026-02-03T04:05:06.789012Z");
     lab.end().await;
 }
 
@@ -62,7 +62,11 @@ async fn rabbitmq_returns_only_the_unroutable() {
     let publisher = lab.publisher();
     for (i, result) in publisher.publish_batch(&batch).await.iter().enumerate() {
         match i % 3 {
-            0 => expect_error(result, Failed, &format!("exchange {:?} with routing key \"unbound\"", lab.exchange)),
+            0 => expect_error(
+                result,
+                Failed,
+                &format!("exchange {:?} with routing key \"unbound\"", lab.exchange),
+            ),
             _ => assert!(result.is_ok(), "{i}: {result:?}"),
         }
     }
@@ -78,8 +82,10 @@ async fn rabbitmq_returns_only_the_unroutable() {
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_nack_is_a_failed_attempt() {
     let mut lab = Lab::new("nack").await;
-    let arguments =
-        [("x-max-length", AMQPValue::LongInt(1)), ("x-overflow", AMQPValue::LongString("reject-publish".into()))];
+    let arguments = [
+        ("x-max-length", AMQPValue::LongInt(1)),
+        ("x-overflow", AMQPValue::LongString("reject-publish".into())),
+    ];
     let full = lab.queue_with("full", "classic", &arguments).await;
     lab.queue("open").await;
     let publisher = lab.publisher();
@@ -119,29 +125,6 @@ async fn rabbitmq_missing_exchange_fails_only_its_own_messages() {
     arrived.sort();
     arrived.dedup();
     assert_eq!(arrived.len(), 388);
-    lab.end().await;
-}
-
-#[tokio::test]
-#[ignore = "needs RabbitMQ: run scripts/test.sh"]
-async fn rabbitmq_missing_exchange_in_a_stream_of_batches_harms_nobody() {
-    let mut lab = Lab::new("missing-stream").await;
-    let queue = lab.queue("#").await;
-    let config = lab.config().with_route("lost", Route::to(unique("nowhere")));
-    let publisher = AmqpPublisher::new(config);
-    let mut batch = messages("fine", 5_000);
-    batch[0] = message("lost", "0");
-    let calls = (0..4).map(|_| publisher.publish_batch(&batch));
-    for results in futures_util::future::join_all(calls).await {
-        expect_error(&results[0], Failed, "no exchange");
-        for result in &results[1..] {
-            assert!(result.is_ok(), "{result:?}");
-        }
-    }
-    let mut arrived = lab.drain(&queue, 4 * 4_999).await;
-    arrived.sort();
-    arrived.dedup();
-    assert_eq!(arrived.len(), 4_999);
     lab.end().await;
 }
 
