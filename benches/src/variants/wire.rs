@@ -1,0 +1,33 @@
+use anyhow::{Result, ensure};
+use lapin::options::BasicPublishOptions;
+use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
+
+/// What the variants without the framework know of a message.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub(crate) struct Outgoing {
+    pub(crate) id: i64,
+    pub(crate) msg_id: String,
+    pub(crate) biz_type: String,
+    pub(crate) payload: String,
+}
+
+const PERSISTENT: u8 = 2;
+
+/// Hands a message to the broker, straight to the queue that its type names.
+pub(crate) async fn send(channel: &Channel, message: &Outgoing) -> Result<PublisherConfirm> {
+    let properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_content_type("application/json".into())
+        .with_message_id(message.msg_id.as_str().into())
+        .with_type(message.biz_type.as_str().into());
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let queue = message.biz_type.as_str().into();
+    Ok(channel.basic_publish("".into(), queue, options, message.payload.as_bytes(), properties).await?)
+}
+
+/// Waits until the broker says that it has the message, and in a queue.
+pub(crate) async fn confirmed(confirm: PublisherConfirm) -> Result<()> {
+    let answer = confirm.await?;
+    ensure!(answer == Confirmation::Ack(None), "the broker did not take the message: {answer:?}");
+    Ok(())
+}
