@@ -1,5 +1,5 @@
 use anyhow::Result;
-use outbox::Message;
+use outbox_core::Message;
 use sqlx::postgres::PgPool;
 
 use crate::cli::Args;

@@ -1,7 +1,9 @@
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Parser, ValueEnum};
-use outbox::RelayConfig;
+use outbox_core::RelayConfig;
 
 use crate::queue::QueueKind;
+use crate::variant;
 
 /// Measures the relay PostgreSQL → RabbitMQ beside a plain loop, its two halves alone and a hand-written
 /// pipeline: all in one run, interleaved, because only ratios of one run say anything.
@@ -20,8 +22,8 @@ pub(crate) struct Args {
     /// How often everything is measured.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
-    /// Measure only these variants; `--list` shows their names.
-    #[arg(long, value_delimiter = ',', value_name = "VARIANT")]
+    /// Measure only these variants.
+    #[arg(long, value_delimiter = ',', value_name = "VARIANT", value_parser = names())]
     pub(crate) only: Vec<String>,
     /// Queue types to publish to.
     #[arg(long, value_enum, default_value_t = Queues::Both)]
@@ -44,15 +46,16 @@ pub(crate) struct Args {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say what can be measured, and measure nothing.
-    #[arg(long)]
-    pub(crate) list: bool,
     /// PostgreSQL; the user must be allowed to create a schema.
     #[arg(long, env = "OUTBOX_PG_URL", hide_env_values = true)]
     pub(crate) pg_url: String,
     /// RabbitMQ.
     #[arg(long, env = "OUTBOX_AMQP_URL", hide_env_values = true)]
     pub(crate) amqp_url: String,
+}
+
+fn names() -> PossibleValuesParser {
+    variant::all().iter().map(|variant| PossibleValue::new(variant.name()).help(variant.about())).into()
 }
 
 impl Args {

@@ -6,6 +6,7 @@ mod ground;
 mod orders;
 mod queue;
 mod report;
+mod results;
 mod rounds;
 mod stats;
 mod stopwatch;
@@ -15,7 +16,7 @@ mod variants;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use tokio::runtime::{Builder, Runtime};
 
@@ -46,14 +47,9 @@ async fn run(args: &Args) -> Result<()> {
     let ground = Ground::open(args).await?;
     let measured = tokio::select! {
         measured = rounds::measure(args, &ground) => measured,
-        _ = tokio::signal::ctrl_c() => bail_interrupted(),
+        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
     };
     let cleared = ground.clear().await;
-    let measurements = measured?;
-    report::print(args, &measurements)?;
+    report::print(args, &measured?)?;
     cleared
-}
-
-fn bail_interrupted<T>() -> Result<T> {
-    bail!("interrupted")
 }

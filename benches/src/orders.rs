@@ -1,5 +1,5 @@
 use anyhow::Result;
-use outbox::{Message, Payload};
+use outbox_core::{Message, Payload};
 use serde_json::json;
 
 /// Distinct messages, as an order service would write them, each with `bytes` of JSON.

@@ -1,5 +1,5 @@
 use anyhow::{Context, Result, ensure};
-use outbox::Message;
+use outbox_core::Message;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnection, PgPool};
 

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use outbox::Message;
+use outbox_core::Message;
 
 use super::wire::{self, Outgoing};
 use crate::case::Case;
@@ -39,7 +39,9 @@ impl Variant for Publish {
         let stopwatch = Stopwatch::start();
         let mut in_flight = VecDeque::with_capacity(IN_FLIGHT);
         for message in &messages {
-            if in_flight.len() == IN_FLIGHT && let Some(oldest) = in_flight.pop_front() {
+            if in_flight.len() == IN_FLIGHT
+                && let Some(oldest) = in_flight.pop_front()
+            {
                 wire::confirmed(oldest).await?;
             }
             in_flight.push_back(wire::send(&channel, message).await?);

@@ -1,14 +1,23 @@
 use anyhow::{Result, ensure};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Row};
 
-/// What the variants without the framework know of a message.
-#[derive(Debug, Clone, sqlx::FromRow)]
+/// What the variants without the framework know of a message, in the order in which they select it.
+#[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     pub(crate) id: i64,
     pub(crate) msg_id: String,
     pub(crate) biz_type: String,
     pub(crate) payload: String,
+}
+
+impl FromRow<'_, PgRow> for Outgoing {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let (id, msg_id) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Self { id, msg_id, biz_type: row.try_get(2)?, payload: row.try_get(3)? })
+    }
 }
 
 const PERSISTENT: u8 = 2;
