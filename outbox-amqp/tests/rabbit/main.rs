@@ -1,0 +1,6 @@
+//! The publisher against a real RabbitMQ.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod lab;
+mod proxy;
+mod sending;

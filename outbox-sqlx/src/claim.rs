@@ -1,0 +1,130 @@
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use outbox_core::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Message, RowId, StoreError};
+
+use crate::row::{Cells, STORED, Stored, stored};
+use crate::sql::Sql;
+use crate::store::{SqlDatabase, SqlStore, commit};
+use crate::time::Time;
+
+impl<DB: SqlDatabase> SqlStore<DB> {
+    pub(crate) async fn try_claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        if request.limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.begin_write().await?;
+        self.look_at_the_clock(&mut tx).await?;
+        let rows = self.due(request).fetch(&mut tx).await?;
+        let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
+        let token = ClaimToken::random();
+        if !due.is_empty() {
+            self.take(&due, token, request.lease).execute(&mut tx).await?;
+        }
+        commit(tx).await?;
+        Ok(due.into_iter().map(|row| claimed(row, token)).collect())
+    }
+
+    /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
+    /// so that the subquery runs twice, and the order is that of the SELECT.
+    fn due(&self, request: &ClaimRequest) -> Sql<DB> {
+        let (compare, bound) = match request.mode {
+            ClaimMode::Ordinary { suspect_after } => ("<", suspect_after),
+            ClaimMode::Suspects { suspect_after } => (">=", suspect_after),
+        };
+        self.sql()
+            .text(format!(
+                "SELECT {STORED} FROM {}{}",
+                self.names.outbox,
+                DB::hint(&self.names.local("_due"))
+            ))
+            .text(" WHERE status = 0 AND next_retry_time <= ")
+            .now()
+            .text(" AND (lease_until IS NULL OR lease_until <= ")
+            .now()
+            .text(format!(") AND unsettled_claims {compare} "))
+            .bind(i64::from(bound))
+            .text(" ORDER BY next_retry_time, id LIMIT ")
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .text(DB::FOR_UPDATE_SKIP_LOCKED)
+    }
+
+    fn take(&self, due: &[Stored], token: ClaimToken, lease: Duration) -> Sql<DB> {
+        let ids: Vec<RowId> = due.iter().map(|row| row.id).collect();
+        self.sql()
+            .text(format!("UPDATE {} SET claim_no = claim_no + 1", self.names.outbox))
+            .text(", unsettled_claims = unsettled_claims + 1, claim_token = ")
+            .bind(token.0)
+            .text(", lease_until = ")
+            .later(lease)
+            .text(" WHERE id")
+            .among(&ids)
+    }
+
+    pub(crate) async fn try_renew(
+        &self,
+        claims: &[Claim],
+        lease: Duration,
+    ) -> Result<Vec<Claim>, StoreError> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.begin_write().await?;
+        let mut held = HashSet::new();
+        for (token, ids) in by_token(claims) {
+            self.prolong(&ids, token, lease).execute(&mut tx).await?;
+            let rows = self.held(&ids, token).fetch(&mut tx).await?;
+            held.extend(rows.iter().map(|row| Claim { id: Cells::<DB>::of(row).id(), token }));
+        }
+        commit(tx).await?;
+        Ok(claims.iter().copied().filter(|claim| held.contains(claim)).collect())
+    }
+
+    fn prolong(&self, ids: &[RowId], token: ClaimToken, lease: Duration) -> Sql<DB> {
+        let sql = self.sql().text(format!("UPDATE {} SET lease_until = ", self.names.outbox));
+        fenced(sql.later(lease).text(" WHERE "), ids, token)
+    }
+
+    /// Asked after the UPDATE, whose locks keep the answer true; not every database has RETURNING.
+    fn held(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
+        let sql = self.sql().text(format!("SELECT id FROM {} WHERE ", self.names.outbox));
+        fenced(sql, ids, token)
+    }
+
+    /// Once in a while asks the server for its time, where the store follows the server's clock.
+    pub(crate) async fn look_at_the_clock(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
+        let Time::Server(clock) = &*self.time else { return Ok(()) };
+        if clock.is_stale() {
+            let asked = Instant::now();
+            let rows = self.sql().text("SELECT ").now().fetch(conn).await?;
+            if let Some(server) = rows.first().and_then(|row| Cells::<DB>::of(row).time()) {
+                clock.set(server, asked);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The guard of every write that a relay does to rows it holds.
+pub(crate) fn fenced<DB: SqlDatabase>(sql: Sql<DB>, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
+    sql.text("status = 0 AND claim_token = ").bind(token.0).text(" AND id").among(ids)
+}
+
+fn by_token(claims: &[Claim]) -> BTreeMap<ClaimToken, Vec<RowId>> {
+    let mut groups: BTreeMap<ClaimToken, Vec<RowId>> = BTreeMap::new();
+    for claim in claims {
+        groups.entry(claim.token).or_default().push(claim.id);
+    }
+    groups
+}
+
+fn claimed(row: Stored, token: ClaimToken) -> Claimed {
+    let Stored { id, mut message, retry_count, unsettled_claims } = row;
+    message.claim_no += 1;
+    Claimed {
+        claim: Claim { id, token },
+        message: Message::from_stored(message),
+        retry_count,
+        unsettled_claims: unsettled_claims + 1,
+    }
+}

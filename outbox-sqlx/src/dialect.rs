@@ -1,0 +1,78 @@
+use async_trait::async_trait;
+use outbox_core::{StoreError, StoreErrorKind, Timestamp};
+use sqlx::database::HasStatementCache;
+use sqlx::error::DatabaseError;
+use sqlx::{Database, Transaction};
+use uuid::Uuid;
+
+use crate::driver::{Bind, Read, Run};
+use crate::enqueue::NewRow;
+use crate::names::Names;
+use crate::sql::Sql;
+use crate::time::{Amount, Now, Time};
+
+/// What truly differs from database to database. Everything else is one body of code.
+#[async_trait]
+pub trait Dialect:
+    Database
+    + HasStatementCache
+    + Run
+    + Read
+    + Bind<i64>
+    + Bind<String>
+    + Bind<Option<String>>
+    + Bind<Option<Vec<u8>>>
+    + Bind<Uuid>
+{
+    /// Opens a transaction that writes, in the isolation that the store's statements are made for.
+    const BEGIN_WRITE: &'static str;
+    /// Opens a transaction that only reads.
+    const BEGIN_READ: &'static str;
+    /// The end of a SELECT whose rows are to be updated.
+    const FOR_UPDATE: &'static str;
+    /// The same, leaving out rows that somebody else has locked.
+    const FOR_UPDATE_SKIP_LOCKED: &'static str;
+    /// Makes JSON of the text before it.
+    const AS_JSON: &'static str;
+    /// Rows that one INSERT takes at most.
+    const ROWS_PER_INSERT: usize;
+
+    /// The clock of a store that was given none.
+    fn time() -> Time;
+
+    /// After a table's name: makes the planner use this index.
+    fn hint(index: &str) -> String;
+
+    fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self>;
+    fn push_now(sql: Sql<Self>, now: Now) -> Sql<Self>;
+    fn push_later(sql: Sql<Self>, now: Now, by: Amount) -> Sql<Self>;
+
+    /// A condition after a column: it is one of these.
+    fn push_among_ids(sql: Sql<Self>, ids: Vec<i64>) -> Sql<Self>;
+    fn push_among_texts(sql: Sql<Self>, texts: Vec<String>) -> Sql<Self>;
+
+    /// A table expression over a JSON array of objects with these members.
+    fn push_json_rows(sql: Sql<Self>, rows: String, members: &[Member]) -> Sql<Self>;
+
+    /// The rows of an INSERT, after its list of columns.
+    fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>) -> Sql<Self> {
+        crate::enqueue::push_values(sql, rows)
+    }
+
+    fn read_time(row: &Self::Row, column: usize) -> Option<Timestamp>;
+    fn affected(result: &Self::QueryResult) -> u64;
+
+    fn error_kind(error: &dyn DatabaseError) -> StoreErrorKind;
+    /// The `msg_id` that a unique violation is about, where the database tells it.
+    fn duplicate_id(error: &dyn DatabaseError) -> Option<String>;
+
+    /// Creates or adopts the tables, inside `tx`.
+    async fn migrate(tx: &mut Transaction<'static, Self>, names: &Names) -> Result<(), StoreError>;
+}
+
+/// A member of a JSON object and its type.
+#[derive(Debug, Clone, Copy)]
+pub enum Member {
+    Int(&'static str),
+    Text(&'static str),
+}

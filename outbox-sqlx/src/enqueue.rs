@@ -1,0 +1,177 @@
+use std::collections::BTreeMap;
+
+use outbox_core::{Message, Payload, StoreError, StoreErrorKind, Timestamp};
+use serde_json::json;
+use sqlx::Connection;
+
+use crate::dialect::Dialect;
+use crate::error::{duplicate, store_error};
+use crate::sql::Sql;
+use crate::store::{SqlDatabase, SqlStore};
+use crate::time::storable;
+
+/// Bytes of payload in one statement, at most; one message may be larger.
+const BYTES_PER_INSERT: usize = 32 * 1024 * 1024;
+
+/// A message on its way into the table.
+#[derive(Debug)]
+pub struct NewRow {
+    pub(crate) msg_id: String,
+    pub(crate) biz_type: String,
+    pub(crate) biz_id: String,
+    pub(crate) json: Option<String>,
+    pub(crate) bytes: Option<Vec<u8>>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) headers: Option<String>,
+    pub(crate) ordering_key: Option<String>,
+    pub(crate) required_groups: Option<String>,
+    /// Now, if none is given.
+    pub(crate) due: Option<Timestamp>,
+}
+
+/// The columns of a [`NewRow`], in its order.
+const COLUMNS: &str = "msg_id, biz_type, biz_id, payload, payload_bin, content_type, headers, ordering_key, \
+     required_groups, next_retry_time, created_at";
+
+impl<DB: SqlDatabase> SqlStore<DB> {
+    pub(crate) async fn insert(
+        &self,
+        conn: &mut DB::Connection,
+        messages: &[Message],
+        on_conflict: &str,
+    ) -> Result<usize, StoreError> {
+        if !conn.is_in_transaction() {
+            return Err(not_in_transaction());
+        }
+        for message in messages {
+            message.validate(&self.limits)?;
+        }
+        match &*split(messages, DB::ROWS_PER_INSERT) {
+            [] => Ok(0),
+            [batch] => self.insert_batch(conn, batch, on_conflict).await,
+            batches => self.insert_batches(conn, batches, on_conflict).await,
+        }
+    }
+
+    /// In a savepoint: all of them or none.
+    async fn insert_batches(
+        &self,
+        conn: &mut DB::Connection,
+        batches: &[&[Message]],
+        on_conflict: &str,
+    ) -> Result<usize, StoreError> {
+        let mut savepoint = conn.begin().await.map_err(store_error::<DB>)?;
+        let mut written = 0;
+        for batch in batches {
+            written += self.insert_batch(&mut savepoint, batch, on_conflict).await?;
+        }
+        savepoint.commit().await.map_err(store_error::<DB>)?;
+        Ok(written)
+    }
+
+    async fn insert_batch(
+        &self,
+        conn: &mut DB::Connection,
+        messages: &[Message],
+        on_conflict: &str,
+    ) -> Result<usize, StoreError> {
+        let rows = messages.iter().map(|message| self.new_row(message)).collect();
+        let sql = self.sql().text(format!("INSERT INTO {} ({COLUMNS}) ", self.names.outbox));
+        let sql = DB::push_new_rows(sql, rows).text(on_conflict);
+        sql.try_execute(conn).await.map_err(|error| duplicate::<DB>(error, messages))
+    }
+
+    fn new_row(&self, message: &Message) -> NewRow {
+        let (json, bytes) = match message.payload() {
+            Payload::Json(text) => (Some(text.clone()), None),
+            Payload::Binary(bytes) => (None, Some(bytes.to_vec())),
+        };
+        let required = self.policies.as_ref().map(|p| json!(p.of(message.biz_type()).required_groups()));
+        NewRow {
+            msg_id: message.msg_id().to_owned(),
+            biz_type: message.biz_type().to_owned(),
+            biz_id: message.biz_id().to_owned(),
+            json,
+            bytes,
+            content_type: message.explicit_content_type().map(str::to_owned),
+            headers: headers(message.headers()),
+            ordering_key: message.ordering_key().map(str::to_owned),
+            required_groups: required.map(|groups| groups.to_string()),
+            due: message.deliver_after().map(storable),
+        }
+    }
+}
+
+fn headers(headers: &BTreeMap<String, String>) -> Option<String> {
+    (!headers.is_empty()).then(|| json!(headers).to_string())
+}
+
+fn not_in_transaction() -> StoreError {
+    let message = "the connection is not in a transaction, so the message could exist without the business \
+                   data: call begin() and pass the transaction to enqueue";
+    StoreError::new(StoreErrorKind::NotInTransaction, message)
+}
+
+/// A row of parameters for each message.
+pub(crate) fn push_values<DB: Dialect>(mut sql: Sql<DB>, rows: Vec<NewRow>) -> Sql<DB> {
+    let mut before = "VALUES (";
+    for row in rows {
+        sql = push_row(sql.text(before), row);
+        before = ", (";
+    }
+    sql
+}
+
+fn push_row<DB: Dialect>(sql: Sql<DB>, row: NewRow) -> Sql<DB> {
+    let sql = sql.bind(row.msg_id).text(", ").bind(row.biz_type).text(", ").bind(row.biz_id).text(", ");
+    let sql = sql.bind(row.json).text(DB::AS_JSON).text(", ").bind(row.bytes).text(", ");
+    let sql = sql.bind(row.content_type).text(", ").bind(row.headers).text(DB::AS_JSON).text(", ");
+    let sql = sql.bind(row.ordering_key).text(", ").bind(row.required_groups).text(DB::AS_JSON).text(", ");
+    let sql = match row.due {
+        Some(due) => sql.time(due),
+        None => sql.now(),
+    };
+    sql.text(", ").now().text(")")
+}
+
+/// Cuts a batch where one statement would get too long.
+fn split(mut messages: &[Message], max_rows: usize) -> Vec<&[Message]> {
+    let mut batches = Vec::new();
+    while !messages.is_empty() {
+        let (batch, rest) = messages.split_at(fitting(messages, max_rows));
+        batches.push(batch);
+        messages = rest;
+    }
+    batches
+}
+
+/// How many of `messages` fit into one statement; at least one.
+fn fitting(messages: &[Message], max_rows: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |message: &&Message| {
+        bytes += message.payload().len();
+        bytes <= BYTES_PER_INSERT
+    };
+    messages.iter().take(max_rows).take_while(fits).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn messages(sizes: &[usize]) -> Vec<Message> {
+        sizes.iter().map(|n| Message::binary("a", "b", vec![0; *n]).unwrap()).collect()
+    }
+
+    #[test]
+    fn batches_are_cut_by_rows_and_by_bytes() {
+        let sizes = |messages: &[Message], rows| -> Vec<usize> {
+            split(messages, rows).iter().map(|batch| batch.len()).collect()
+        };
+        assert_eq!(sizes(&messages(&[1; 7]), 3), [3, 3, 1]);
+        assert_eq!(sizes(&messages(&[BYTES_PER_INSERT + 1, 1, BYTES_PER_INSERT - 1, 1]), 9), [1, 2, 1]);
+        assert!(sizes(&[], 3).is_empty());
+    }
+}

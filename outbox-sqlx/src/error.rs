@@ -1,0 +1,70 @@
+use std::future::Future;
+use std::time::Duration;
+
+use outbox_core::{Message, StoreError, StoreErrorKind};
+
+use crate::dialect::Dialect;
+
+/// The pauses before an operation that lost against another one is run again.
+const PAUSES_MS: [u64; 6] = [5, 10, 20, 40, 80, 160];
+
+/// Runs `attempt` again while the database says that it collided with somebody else's.
+pub(crate) async fn retrying<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    for pause in PAUSES_MS.map(Duration::from_millis) {
+        match attempt().await {
+            Err(error) if error.kind() == StoreErrorKind::Conflict => tokio::time::sleep(pause).await,
+            done => return done,
+        }
+    }
+    attempt().await
+}
+
+/// What a driver's error means for the caller.
+pub(crate) fn store_error<DB: Dialect>(error: sqlx::Error) -> StoreError {
+    let kind = match &error {
+        sqlx::Error::Database(error) => DB::error_kind(error.as_ref()),
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::Other,
+    };
+    StoreError::new(kind, format!("{}: {}", meaning(kind), detail(&error))).with_source(error)
+}
+
+fn meaning(kind: StoreErrorKind) -> &'static str {
+    match kind {
+        StoreErrorKind::Conflict => "the transaction collided with another one; run it again",
+        StoreErrorKind::Unavailable => "the database is not available; try again later",
+        StoreErrorKind::Schema => "the outbox tables are missing or too old; run migrate()",
+        StoreErrorKind::Duplicate => "a message with this msg_id is there already",
+        _ => "the database refused",
+    }
+}
+
+fn detail(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(error) => error.message().to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Names the `msg_id` where the database tells it, or where there is only one.
+pub(crate) fn duplicate<DB: Dialect>(error: sqlx::Error, messages: &[Message]) -> StoreError {
+    let Some(violation) = error.as_database_error().filter(|error| error.is_unique_violation()) else {
+        return store_error::<DB>(error);
+    };
+    let what = match (DB::duplicate_id(violation), messages) {
+        (Some(msg_id), _) => format!("msg_id {msg_id:?}"),
+        (None, [message]) => format!("msg_id {:?}", message.msg_id()),
+        (None, _) => "a msg_id of the batch".to_owned(),
+    };
+    let message = format!(
+        "{what} is in the outbox already: if this was a retry after an unknown commit, the first one did commit"
+    );
+    StoreError::new(StoreErrorKind::Duplicate, message).with_source(error)
+}

@@ -1,0 +1,217 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use outbox_core::state::{Event, Next, RowState, Stale, apply};
+use outbox_core::{Receipt, ReceiptReport, RowId, Status, StoreError, Timestamp, Verdict};
+use serde_json::{Value, json};
+
+use crate::dialect::{Dialect, Member};
+use crate::row::{Cells, groups, status};
+use crate::sql::{Sql, storable_text};
+use crate::store::{SqlDatabase, SqlStore, commit};
+
+/// Widths of the columns; a receipt past them belongs to no message and no group.
+const MAX_MSG_ID: usize = 64;
+const MAX_GROUP: usize = 255;
+
+const HANDLED: &str = "handled";
+const REJECTED: &str = "rejected";
+
+/// A locked row, as it was found and as the receipts leave it.
+struct Locked {
+    id: RowId,
+    found: RowState,
+    state: RowState,
+}
+
+/// What a group says of a message, to be kept.
+type Record<'a> = BTreeMap<(&'a str, &'a str), &'a Receipt>;
+
+impl<DB: SqlDatabase> SqlStore<DB> {
+    /// Locks the rows, lets the state machine decide, writes what has changed. Everything that touches the
+    /// receipts of a row holds its lock, so that two receipts at once cannot each miss the other.
+    pub(crate) async fn try_record_receipts(
+        &self,
+        receipts: &[Receipt],
+    ) -> Result<ReceiptReport, StoreError> {
+        let receipts: Vec<&Receipt> = receipts.iter().filter(|receipt| fits(receipt)).collect();
+        let mut report = ReceiptReport::default();
+        if receipts.is_empty() {
+            return Ok(report);
+        }
+        let mut tx = self.begin_write().await?;
+        let mut rows = self.lock_rows(&mut tx, &receipts).await?;
+        let now = self.time.clock().now();
+        let record = hear(&receipts, &mut rows, now, &mut report);
+        if !record.is_empty() {
+            self.keep(&record).execute(&mut tx).await?;
+        }
+        let changes: Vec<Value> = rows.values().filter_map(change).collect();
+        if !changes.is_empty() {
+            self.write_states(&changes).execute(&mut tx).await?;
+        }
+        commit(tx).await?;
+        Ok(report)
+    }
+
+    async fn lock_rows(
+        &self,
+        conn: &mut DB::Connection,
+        receipts: &[&Receipt],
+    ) -> Result<HashMap<String, Locked>, StoreError> {
+        let ids: BTreeSet<&str> = receipts.iter().map(|receipt| &*receipt.msg_id).collect();
+        let rows = self.rows_of(&ids).fetch(conn).await?;
+        let mut locked: HashMap<String, Locked> = rows.iter().map(read_row::<DB>).collect();
+        for row in self.handled(&ids).fetch(conn).await? {
+            let mut cells = Cells::<DB>::of(&row);
+            let (msg_id, group) = (cells.text().unwrap_or_default(), cells.text().unwrap_or_default());
+            if let Some(row) = locked.get_mut(&msg_id) {
+                row.found.receipts.insert(group);
+            }
+        }
+        locked.values_mut().for_each(|row| row.state = row.found.clone());
+        Ok(locked)
+    }
+
+    /// In the order of their ids, so that two batches cannot lock each other out.
+    fn rows_of(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
+        self.sql()
+            .text("SELECT id, msg_id, status, claim_no, CAST(required_groups AS TEXT)")
+            .text(format!(" FROM {} WHERE msg_id", self.names.outbox))
+            .among_texts(ids.iter().map(|id| (*id).to_owned()))
+            .text(" ORDER BY id")
+            .text(DB::FOR_UPDATE)
+    }
+
+    fn handled(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
+        self.sql()
+            .text(format!("SELECT msg_id, consumer_group FROM {}", self.names.receipts))
+            .text(format!(" WHERE verdict = '{HANDLED}' AND msg_id"))
+            .among_texts(ids.iter().map(|id| (*id).to_owned()))
+    }
+
+    /// A group that has handled a message stays so; one that has rejected it may yet handle it.
+    fn keep(&self, record: &Record<'_>) -> Sql<DB> {
+        let rows: Vec<Value> = record.values().map(|receipt| kept(receipt)).collect();
+        let members = [
+            Member::Text("msg_id"),
+            Member::Text("consumer_group"),
+            Member::Int("claim_no"),
+            Member::Text("verdict"),
+            Member::Text("reason"),
+        ];
+        let receipts = &self.names.receipts;
+        self.sql()
+            .text(format!("INSERT INTO {receipts} AS r"))
+            .text(" (msg_id, consumer_group, claim_no, verdict, reason, received_at)")
+            .text(" SELECT s.msg_id, s.consumer_group, s.claim_no, s.verdict, s.reason, ")
+            .now()
+            .text(" FROM ")
+            .json_rows(&rows, &members)
+            .text(" WHERE true ON CONFLICT (msg_id, consumer_group) DO UPDATE SET verdict = excluded.verdict")
+            .text(", claim_no = excluded.claim_no, reason = excluded.reason, received_at = excluded.received_at")
+            .text(format!(" WHERE r.verdict = '{REJECTED}'"))
+    }
+
+    fn write_states(&self, changes: &[Value]) -> Sql<DB> {
+        const ENDED: &str = "s.status IN (2, 9) AND t.status <> s.status";
+        let members =
+            [Member::Int("id"), Member::Int("status"), Member::Int("received"), Member::Text("error")];
+        self.sql()
+            .text(format!(
+                "UPDATE {} AS t SET status = s.status, received_count = s.received",
+                self.names.outbox
+            ))
+            .text(format!(", claim_token = CASE WHEN {ENDED} THEN NULL ELSE t.claim_token END"))
+            .text(format!(", lease_until = CASE WHEN {ENDED} THEN NULL ELSE t.lease_until END"))
+            .text(format!(", unsettled_claims = CASE WHEN {ENDED} THEN 0 ELSE t.unsettled_claims END"))
+            .text(format!(", ack_due = CASE WHEN {ENDED} THEN NULL ELSE t.ack_due END"))
+            .text(", last_error = COALESCE(s.error, t.last_error)")
+            .text(", completed_at = CASE WHEN s.status = 2 AND t.status <> 2 THEN ")
+            .now()
+            .text(" ELSE t.completed_at END FROM ")
+            .json_rows(changes, &members)
+            .text(" WHERE t.id = s.id")
+    }
+}
+
+fn fits(receipt: &Receipt) -> bool {
+    let fits = |text: &str, max| !text.is_empty() && text.len() <= max && !text.contains('\0');
+    fits(&receipt.msg_id, MAX_MSG_ID) && fits(&receipt.group, MAX_GROUP)
+}
+
+fn read_row<DB: Dialect>(row: &DB::Row) -> (String, Locked) {
+    let mut cells = Cells::<DB>::of(row);
+    let (id, msg_id) = (cells.id(), cells.text().unwrap_or_default());
+    let mut found = RowState::new(Timestamp::default(), None);
+    found.status = status(cells.number());
+    found.claim_no = cells.number();
+    found.required_groups = cells.text().as_deref().map(groups);
+    (msg_id, Locked { id, state: found.clone(), found })
+}
+
+/// Applies `receipts` to `rows` one after another; returns those that are to be kept.
+fn hear<'a>(
+    receipts: &[&'a Receipt],
+    rows: &mut HashMap<String, Locked>,
+    now: Timestamp,
+    report: &mut ReceiptReport,
+) -> Record<'a> {
+    let mut record = Record::new();
+    for receipt in receipts {
+        match rows.get_mut(&receipt.msg_id).map(|row| hear_one(receipt, row, now)) {
+            None => report.unknown += 1,
+            Some(Err(Stale)) => {
+                report.stale += 1;
+                continue;
+            }
+            Some(Ok(completed)) => {
+                report.recorded += 1;
+                report.completed += usize::from(completed);
+            }
+        }
+        record_latest(&mut record, receipt);
+    }
+    record
+}
+
+/// Says whether the row is completed now and was not before.
+fn hear_one(receipt: &Receipt, row: &mut Locked, now: Timestamp) -> Result<bool, Stale> {
+    let event = match &receipt.verdict {
+        Verdict::Handled => Event::Receipt { group: receipt.group.clone() },
+        Verdict::Rejected { reason } => {
+            Event::Reject { claim_no: receipt.claim_no, reason: storable_text(reason) }
+        }
+    };
+    let was = row.state.status;
+    if let Next::Row(next) = apply(&row.state, &event, now)? {
+        row.state = next;
+    }
+    Ok(was != Status::Completed && row.state.status == Status::Completed)
+}
+
+fn record_latest<'a>(record: &mut Record<'a>, receipt: &'a Receipt) {
+    let latest = record.entry((&receipt.msg_id, &receipt.group)).or_insert(receipt);
+    if latest.verdict != Verdict::Handled {
+        *latest = receipt;
+    }
+}
+
+fn kept(receipt: &Receipt) -> Value {
+    let (verdict, reason) = match &receipt.verdict {
+        Verdict::Handled => (HANDLED, None),
+        Verdict::Rejected { reason } => (REJECTED, Some(storable_text(reason))),
+    };
+    let claim_no = i64::try_from(receipt.claim_no).unwrap_or(i64::MAX);
+    json!({
+        "msg_id": receipt.msg_id, "consumer_group": receipt.group,
+        "claim_no": claim_no, "verdict": verdict, "reason": reason
+    })
+}
+
+fn change(Locked { id, found, state }: &Locked) -> Option<Value> {
+    let changed = state.status != found.status || state.received() != found.received();
+    changed.then(|| {
+        let (status, received, error) = (state.status.code(), state.received(), &state.last_error);
+        json!({ "id": id.0, "status": status, "received": received, "error": error })
+    })
+}

@@ -1,0 +1,67 @@
+use std::collections::HashSet;
+
+use outbox_core::StoreError;
+use sqlx::{Sqlite, SqliteConnection};
+
+use super::schema::{COLUMNS, INDEXES, Kind, NOW, create_index, create_outbox, create_receipts};
+use crate::driver::Run;
+use crate::error::store_error;
+use crate::names::Names;
+use crate::row::Cells;
+use crate::sql::Sql;
+use crate::time::Now;
+
+/// The transaction is the only writer, so no other migration runs.
+pub(super) async fn migrate(conn: &mut SqliteConnection, names: &Names) -> Result<(), StoreError> {
+    let found = columns(conn, names).await?;
+    if found.is_empty() {
+        script(conn, create_outbox(names, "")).await?;
+    } else if !COLUMNS.iter().all(|(name, _)| found.contains(*name)) {
+        script(conn, rebuild(names, &found)).await?;
+    }
+    script(conn, create_receipts(names)).await?;
+    for (suffix, definition) in INDEXES {
+        script(conn, create_index(names, suffix, definition)).await?;
+    }
+    Ok(())
+}
+
+async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<String>, StoreError> {
+    let sql = Sql::<Sqlite>::at(Now::Server)
+        .text("SELECT name FROM pragma_table_xinfo(")
+        .bind(names.bare(""))
+        .text(", ")
+        .bind(names.schema().unwrap_or("main").to_owned())
+        .text(")");
+    let rows = sql.fetch(conn).await?;
+    Ok(rows.iter().filter_map(|row| Cells::<Sqlite>::of(row).text()).collect())
+}
+
+/// SQLite can add columns but not constraints, nor drop a NOT NULL: the rows move to a new table.
+fn rebuild(names: &Names, found: &HashSet<String>) -> String {
+    tracing::info!(table = %names.outbox, "adopting the outbox table");
+    let (old, new) = (&names.outbox, names.qualified("_new"));
+    let kept: Vec<(&str, Kind)> =
+        COLUMNS.into_iter().filter(|(name, kind)| *kind != Kind::Computed && found.contains(*name)).collect();
+    let columns = kept.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let values = kept.iter().map(|(name, kind)| copied(name, *kind)).collect::<Vec<_>>().join(", ");
+    format!(
+        "{} INSERT INTO {new} (id, {columns}) SELECT id, {values} FROM {old}; DROP TABLE {old}; \
+         ALTER TABLE {new} RENAME TO {};",
+        create_outbox(names, "_new"),
+        names.local("")
+    )
+}
+
+fn copied(name: &str, kind: Kind) -> String {
+    let time = format!("strftime('%Y-%m-%d %H:%M:%f000', {name}, 'auto')");
+    match kind {
+        Kind::Time => time,
+        Kind::TimeSet => format!("COALESCE({time}, {NOW})"),
+        _ => name.to_owned(),
+    }
+}
+
+async fn script(conn: &mut SqliteConnection, sql: String) -> Result<(), StoreError> {
+    Sqlite::script(conn, sql).await.map_err(store_error::<Sqlite>)
+}

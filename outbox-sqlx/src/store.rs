@@ -1,0 +1,188 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_core::{
+    Claim, ClaimRequest, Claimed, Clock, Enqueue, Filter, Limits, Message, OutboxStore, Policies, Receipt,
+    ReceiptReport, Requeued, Row, RowId, Settled, Settlement, Stats, StoreError,
+};
+use sqlx::{Pool, Transaction};
+
+use crate::dialect::Dialect;
+use crate::error::{retrying, store_error};
+use crate::names::Names;
+use crate::sql::Sql;
+use crate::time::Time;
+
+/// A database that can hold an outbox: [`sqlx::Postgres`] or [`sqlx::Sqlite`], each by a Cargo feature.
+/// Sealed: its methods may change in any release.
+pub trait SqlDatabase: Dialect {}
+
+impl<DB: Dialect> SqlDatabase for DB {}
+
+/// An outbox in a table of the application's own database.
+pub struct SqlStore<DB: SqlDatabase> {
+    pub(crate) pool: Pool<DB>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) limits: Limits,
+    pub(crate) policies: Option<Arc<Policies>>,
+    pub(crate) time: Arc<Time>,
+}
+
+impl<DB: SqlDatabase> SqlStore<DB> {
+    /// An outbox in the table `biz_outbox`. Nothing is asked of the database yet.
+    #[must_use]
+    pub fn new(pool: Pool<DB>) -> Self {
+        Self {
+            pool,
+            names: Arc::default(),
+            limits: Limits::default(),
+            policies: None,
+            time: Arc::new(DB::time()),
+        }
+    }
+
+    /// Another table, `table` or `schema.table`. The name is taken as it is written, upper and lower case
+    /// included. Companions get its name and a suffix.
+    ///
+    /// # Errors
+    /// When it is not one or two identifiers of letters, digits and `_`, the table's at most 40 bytes.
+    pub fn with_table(mut self, table: &str) -> Result<Self, StoreError> {
+        self.names = Arc::new(Names::parse(table)?);
+        Ok(self)
+    }
+
+    /// Snapshots the required groups at enqueue. Without policies they stay open until the relay confirms.
+    #[must_use]
+    pub fn with_policies(mut self, policies: Policies) -> Self {
+        self.policies = Some(Arc::new(policies));
+        self
+    }
+
+    /// Refuses messages past these limits at enqueue.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Follows another clock than the database's own; meant for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock) -> Self {
+        self.time = Arc::new(Time::Given(Arc::new(clock)));
+        self
+    }
+
+    /// The pool that the store works on.
+    #[must_use]
+    pub fn pool(&self) -> &Pool<DB> {
+        &self.pool
+    }
+
+    /// Creates the tables and indexes, or brings them up to date. Changes nothing where nothing is missing, and
+    /// may be called by any number of processes at once.
+    ///
+    /// A table that has just the article's columns is adopted: its rows stay and are delivered.
+    ///
+    /// # Errors
+    /// When the database refuses, for example for lack of rights; then nothing has changed.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        retrying(|| self.try_migrate()).await
+    }
+
+    async fn try_migrate(&self) -> Result<(), StoreError> {
+        let mut tx = self.begin_write().await?;
+        DB::migrate(&mut tx, &self.names).await?;
+        self.look_at_the_clock(&mut tx).await?;
+        commit(tx).await
+    }
+
+    pub(crate) fn sql(&self) -> Sql<DB> {
+        Sql::at(self.time.now())
+    }
+
+    pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, DB>, StoreError> {
+        self.pool.begin_with(DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
+    }
+
+    pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, DB>, StoreError> {
+        self.pool.begin_with(DB::BEGIN_READ).await.map_err(store_error::<DB>)
+    }
+}
+
+/// Ends a transaction of the store's own.
+pub(crate) async fn commit<DB: Dialect>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
+    tx.commit().await.map_err(store_error::<DB>)
+}
+
+impl<DB: SqlDatabase> Clone for SqlStore<DB> {
+    fn clone(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            names: Arc::clone(&self.names),
+            limits: self.limits,
+            policies: self.policies.clone(),
+            time: Arc::clone(&self.time),
+        }
+    }
+}
+
+impl<DB: SqlDatabase> fmt::Debug for SqlStore<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlStore").field("database", &DB::NAME).field("table", &self.names.outbox).finish()
+    }
+}
+
+#[async_trait]
+impl<DB: SqlDatabase> Enqueue for SqlStore<DB> {
+    /// Both a [`Transaction`] and a connection on which one was begun deref to it.
+    type Tx = DB::Connection;
+
+    async fn enqueue(&self, tx: &mut DB::Connection, messages: &[Message]) -> Result<(), StoreError> {
+        self.insert(tx, messages, "").await.map(|_| ())
+    }
+
+    async fn enqueue_idempotent(
+        &self,
+        tx: &mut DB::Connection,
+        messages: &[Message],
+    ) -> Result<usize, StoreError> {
+        self.insert(tx, messages, " ON CONFLICT (msg_id) DO NOTHING").await
+    }
+}
+
+#[async_trait]
+impl<DB: SqlDatabase> OutboxStore for SqlStore<DB> {
+    fn clock(&self) -> &dyn Clock {
+        self.time.clock()
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        retrying(|| self.try_claim(request)).await
+    }
+
+    async fn renew(&self, claims: &[Claim], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+        retrying(|| self.try_renew(claims, lease)).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        retrying(|| self.try_settle(settlements)).await
+    }
+
+    async fn record_receipts(&self, receipts: &[Receipt]) -> Result<ReceiptReport, StoreError> {
+        retrying(|| self.try_record_receipts(receipts)).await
+    }
+
+    async fn requeue(&self, id: RowId, claim_no: u64) -> Result<Requeued, StoreError> {
+        retrying(|| self.try_requeue(id, claim_no)).await
+    }
+
+    async fn find(&self, filter: &Filter) -> Result<Vec<Row>, StoreError> {
+        retrying(|| self.try_find(filter)).await
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        retrying(|| self.try_stats()).await
+    }
+}

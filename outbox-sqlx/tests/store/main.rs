@@ -1,0 +1,32 @@
+//! What the stores promise, each promise on SQLite and on PostgreSQL from the same body.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod claiming;
+mod enqueueing;
+mod harness;
+
+/// One test per case and database.
+#[macro_export]
+macro_rules! on_every_database {
+    ($($case:ident),+ $(,)?) => {
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    $crate::harness::run::<sqlx::Sqlite, _>(super::$case).await;
+                }
+            )+
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[ignore = "needs PostgreSQL: run scripts/test.sh"]
+                async fn $case() {
+                    $crate::harness::run::<sqlx::Postgres, _>(super::$case).await;
+                }
+            )+
+        }
+    };
+}
