@@ -99,6 +99,18 @@ impl RelayConfig {
         self
     }
 
+    /// Rows claimed together.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Batches being published at the same time.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.window
+    }
+
     /// The lease.
     #[must_use]
     pub fn lease(&self) -> Duration {

@@ -1,0 +1,63 @@
+use anyhow::Result;
+use serde_json::json;
+
+use crate::cli::Args;
+use crate::results::{self, Line, Ratio};
+use crate::rounds::Measurement;
+
+pub(crate) fn print(args: &Args, measurements: &[Measurement]) -> Result<()> {
+    let lines = results::lines(measurements);
+    if args.json { print_json(args, &lines) } else { print_table(args, &lines) }
+}
+
+fn print_json(args: &Args, lines: &[Line]) -> Result<()> {
+    let config = args.relay_config();
+    let report = json!({
+        "messages": args.messages,
+        "bytes": args.bytes,
+        "rounds": args.rounds,
+        "batch": config.batch(),
+        "window": config.window(),
+        "hand_batch": args.hand_batch,
+        "connections": args.connections,
+        "threads": args.threads,
+        "results": lines,
+    });
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(())
+}
+
+fn print_table(args: &Args, lines: &[Line]) -> Result<()> {
+    let config = args.relay_config();
+    println!(
+        "{} messages of {} bytes, {} rounds, batch {}, window {}, {} connections, {} threads\n",
+        args.messages,
+        args.bytes,
+        args.rounds,
+        config.batch(),
+        config.window(),
+        args.connections,
+        args.threads
+    );
+    println!("| queue    | variant      |  msgs/s | min – max       | CPU µs | times as fast as |");
+    println!("|----------|--------------|--------:|-----------------|-------:|------------------|");
+    lines.iter().for_each(print_line);
+    Ok(())
+}
+
+fn print_line(line: &Line) {
+    println!(
+        "| {:<8} | {:<12} | {:>7.0} | {:<15} | {:>6} | {} |",
+        line.queue.map_or("–", |queue| queue.name()),
+        line.variant,
+        line.rate.median,
+        format!("{:.0} – {:.0}", line.rate.min, line.rate.max),
+        line.cpu_micros.map_or(String::from("–"), |cpu| format!("{:.1}", cpu.median)),
+        line.ratios.iter().map(ratio).collect::<Vec<_>>().join(", ")
+    );
+}
+
+fn ratio(ratio: &Ratio) -> String {
+    let times = &ratio.times;
+    format!("{} {:.2} ({:.2} – {:.2})", ratio.to, times.median, times.min, times.max)
+}

@@ -1,0 +1,52 @@
+use serde::Serialize;
+
+use crate::queue::QueueKind;
+use crate::rounds::Measurement;
+use crate::stats::Spread;
+use crate::stopwatch::Sample;
+
+/// What one variant came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    pub(crate) variant: &'static str,
+    pub(crate) queue: Option<QueueKind>,
+    pub(crate) messages: usize,
+    /// Messages per second.
+    pub(crate) rate: Spread,
+    /// Microseconds of this process's processor time per message.
+    pub(crate) cpu_micros: Option<Spread>,
+    pub(crate) ratios: Vec<Ratio>,
+}
+
+/// How many times as fast as another variant, each round by itself.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) to: &'static str,
+    pub(crate) times: Spread,
+}
+
+pub(crate) fn lines(measurements: &[Measurement]) -> Vec<Line> {
+    measurements.iter().filter_map(|measurement| line(measurement, measurements)).collect()
+}
+
+fn line(measurement: &Measurement, all: &[Measurement]) -> Option<Line> {
+    Some(Line {
+        variant: measurement.variant.name(),
+        queue: measurement.queue,
+        messages: measurement.samples.first()?.messages,
+        rate: Spread::of(measurement.samples.iter().map(Sample::rate))?,
+        cpu_micros: Spread::of(measurement.samples.iter().filter_map(Sample::cpu_micros)),
+        ratios: ratios(measurement, all),
+    })
+}
+
+fn ratios(measurement: &Measurement, all: &[Measurement]) -> Vec<Ratio> {
+    let others = measurement.variant.compared_with().iter();
+    others
+        .filter_map(|to| {
+            let other = all.iter().find(|m| m.variant.name() == *to && m.queue == measurement.queue)?;
+            let rounds = measurement.samples.iter().zip(&other.samples);
+            Some(Ratio { to, times: Spread::of(rounds.map(|(one, two)| one.rate() / two.rate()))? })
+        })
+        .collect()
+}

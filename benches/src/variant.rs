@@ -1,0 +1,41 @@
+use anyhow::Result;
+use async_trait::async_trait;
+
+use crate::case::Case;
+use crate::stopwatch::Sample;
+use crate::variants::{
+    article::Article, claim_settle::ClaimSettle, hand_written::HandWritten, insert::Insert, publish::Publish,
+};
+
+/// Something that is measured.
+#[async_trait]
+pub(crate) trait Variant: Send + Sync {
+    /// What it is called, in the table and in `--only`.
+    fn name(&self) -> &'static str;
+
+    /// One line for people.
+    fn about(&self) -> &'static str;
+
+    /// Whether it is measured on each kind of queue.
+    fn publishes(&self) -> bool;
+
+    /// Prepares what it needs, measures one pass, and checks that the pass did what it should.
+    async fn measure(&self, case: &Case<'_>) -> Result<Sample>;
+
+    /// The variants that it is compared with.
+    fn compared_with(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// All variants, in the order of the report.
+pub(crate) fn all() -> Vec<Box<dyn Variant>> {
+    vec![
+        Box::new(HandWritten),
+        Box::new(Publish),
+        Box::new(Article),
+        Box::new(ClaimSettle),
+        Box::new(Insert { rows: 1 }),
+        Box::new(Insert { rows: 100 }),
+    ]
+}
