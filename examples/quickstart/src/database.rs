@@ -9,15 +9,26 @@ use anyhow::{Result, bail};
 
 use crate::shop::Shop;
 
-/// Removes what was made for this run.
-pub type CleanUp = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
-
 /// A shop in a place of its own, and how to remove it.
 pub struct Database {
     pub shop: Box<dyn Shop>,
     /// Where to look, for people.
     pub place: String,
-    pub clean_up: CleanUp,
+    pub clean_up: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
+}
+
+impl Database {
+    /// Cleans up at once if the shop does not open.
+    async fn open(
+        opening: impl Future<Output = Result<impl Shop + 'static>>,
+        place: String,
+        clean_up: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<Self> {
+        match opening.await {
+            Ok(shop) => Ok(Self { shop: Box::new(shop), place, clean_up: Box::pin(clean_up) }),
+            Err(error) => clean_up.await.and(Err(error)),
+        }
+    }
 }
 
 /// The database at `url`; without one, a SQLite file in the temp folder.

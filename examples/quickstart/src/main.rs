@@ -28,7 +28,7 @@ use args::Args;
 use database::Database;
 use gate::Moment;
 use narrator::Narrator;
-use relay::{LEASE, MortalRelay};
+use relay::MortalRelay;
 use stage::Stage;
 
 async fn tell(stage: &mut Stage, orders: usize) -> Result<()> {
@@ -71,9 +71,10 @@ async fn kill_and_replace(
     stage.place_orders(orders).await?;
     let held = relay.kill().await?;
     stage.narrator.say(format_args!("relay killed with {held} messages in its hands"));
+    stage.say_what_is_claimed().await?;
 
     let relay = stage.start_relay();
-    stage.narrator.say(format_args!("another one started; those {held} become free after {LEASE:?}"));
+    stage.narrator.say("another relay started");
     stage.until_delivered().await?;
     Ok(relay)
 }

@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
+use outbox::sqlx::{SqlDatabase, SqlStore};
 use outbox::{Enqueue, Message, OutboxStore};
 use serde::Serialize;
-use sqlx::{ColumnIndex, Database, Decode, Encode, Executor, IntoArguments, Pool, Type};
+use sqlx::{ColumnIndex, Decode, Encode, Executor, IntoArguments, Pool, Type};
 
 /// What a customer buys.
 #[derive(Debug, Serialize)]
@@ -33,18 +34,31 @@ pub trait Shop: Send + Sync {
     fn outbox(&self) -> Arc<dyn OutboxStore>;
 }
 
-/// An application's pool, and the outbox in the same database.
-pub struct SqlShop<DB: Database, S> {
-    pub pool: Pool<DB>,
-    pub outbox: Arc<S>,
+/// An application's tables, and the outbox in the same database.
+pub struct SqlShop<DB: SqlDatabase> {
+    pool: Pool<DB>,
+    outbox: SqlStore<DB>,
+}
+
+impl<DB: SqlDatabase> SqlShop<DB>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    /// Creates the tables.
+    pub async fn open(pool: Pool<DB>) -> Result<Self> {
+        let outbox = SqlStore::new(pool.clone());
+        outbox.migrate().await?;
+        let mut connection = pool.acquire().await?;
+        connection.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, cents BIGINT NOT NULL)").await?;
+        Ok(Self { pool, outbox })
+    }
 }
 
 /// The bounds are the price of one body for two databases: with a `PgPool` and a `PgStore` there are none.
 #[async_trait]
-impl<DB, S> Shop for SqlShop<DB, S>
+impl<DB: SqlDatabase> Shop for SqlShop<DB>
 where
-    DB: Database<Arguments: IntoArguments<DB>>,
-    S: OutboxStore + Enqueue<Tx = DB::Connection>,
+    DB::Arguments: IntoArguments<DB>,
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
     for<'q> &'q str: Encode<'q, DB> + Type<DB>,
     for<'q> i64: Encode<'q, DB> + Decode<'q, DB> + Type<DB>,
@@ -74,6 +88,6 @@ where
     }
 
     fn outbox(&self) -> Arc<dyn OutboxStore> {
-        self.outbox.clone()
+        Arc::new(self.outbox.clone())
     }
 }

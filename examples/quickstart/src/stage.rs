@@ -2,14 +2,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use outbox::{Filter, Status};
+use outbox::{Filter, Row, Status};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::broker::Broker;
 use crate::deliveries::Deliveries;
 use crate::narrator::Narrator;
-use crate::relay::MortalRelay;
+use crate::relay::{LEASE, MortalRelay};
 use crate::report::{Ledger, Report};
 use crate::shop::{Order, Payment, Shop};
 
@@ -104,12 +104,26 @@ impl Stage {
 
     /// Says how many messages wait to be published, and how many failed attempts they were charged.
     pub async fn say_what_waits(&self) -> Result<()> {
-        let pending = Filter::default().with_status(Status::Pending).with_limit(self.placed);
-        let rows = self.shop.outbox().find(&pending).await?;
+        let rows = self.pending().await?;
         let attempts: u32 = rows.iter().map(|row| row.retry_count).sum();
         self.narrator
             .say(format_args!("{} messages wait, charged with {attempts} failed attempts", rows.len()));
         Ok(())
+    }
+
+    /// Says how many messages only a lease keeps from the next relay.
+    pub async fn say_what_is_claimed(&self) -> Result<()> {
+        let now = self.shop.outbox().clock().now();
+        let is_claimed = |row: &Row| row.lease_until.is_some_and(|until| until > now);
+        let claimed = self.pending().await?.into_iter().filter(is_claimed).count();
+        self.narrator
+            .say(format_args!("{claimed} messages stay claimed until their lease of {LEASE:?} runs out"));
+        Ok(())
+    }
+
+    async fn pending(&self) -> Result<Vec<Row>> {
+        let pending = Filter::default().with_status(Status::Pending).with_limit(self.placed);
+        Ok(self.shop.outbox().find(&pending).await?)
     }
 
     /// Waits until nothing arrives any more, then compares the books.

@@ -1,11 +1,8 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use outbox::sqlx::SqliteStore;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool};
 
 use super::Database;
@@ -23,16 +20,17 @@ pub fn path(url: &str) -> Result<PathBuf> {
 /// A shop in a new file.
 pub async fn open(path: PathBuf) -> Result<Database> {
     create(&path)?;
-    let shop = set_up(&path).await.inspect_err(|_| drop(remove(&path)))?;
-    let pool = shop.pool.clone();
-    Ok(Database {
-        shop: Box::new(shop),
-        place: format!("SQLite file {}", path.display()),
-        clean_up: Box::pin(async move {
+    let options = SqliteConnectOptions::new().filename(&path).journal_mode(SqliteJournalMode::Wal);
+    let pool = SqlitePool::connect_lazy_with(options);
+    let place = format!("SQLite file {}", path.display());
+    let clean_up = {
+        let pool = pool.clone();
+        async move {
             pool.close().await;
             remove(&path)
-        }),
-    })
+        }
+    };
+    Database::open(SqlShop::open(pool), place, clean_up).await
 }
 
 /// Only a new file: nobody's tables are in it.
@@ -43,18 +41,6 @@ fn create(path: &Path) -> Result<()> {
             path.display()
         )
     })
-}
-
-async fn set_up(path: &Path) -> Result<SqlShop<sqlx::Sqlite, SqliteStore>> {
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .journal_mode(SqliteJournalMode::Wal)
-        .busy_timeout(Duration::from_secs(5));
-    let pool = SqlitePool::connect_with(options).await?;
-    let outbox = SqliteStore::new(pool.clone());
-    outbox.migrate().await?;
-    sqlx::query("CREATE TABLE orders (id TEXT PRIMARY KEY, cents INTEGER NOT NULL)").execute(&pool).await?;
-    Ok(SqlShop { pool, outbox: Arc::new(outbox) })
 }
 
 fn remove(path: &Path) -> Result<()> {
