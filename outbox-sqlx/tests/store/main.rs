@@ -7,6 +7,7 @@ mod enqueueing;
 mod harness;
 mod inspecting;
 mod migrating;
+mod model;
 mod receiving;
 mod settling;
 mod throughput;
