@@ -55,8 +55,8 @@ pub trait Dialect:
     fn push_json_rows(sql: Sql<Self>, rows: String, members: &[Member]) -> Sql<Self>;
 
     /// The rows of an INSERT, after its list of columns.
-    fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>) -> Sql<Self> {
-        crate::enqueue::push_values(sql, rows)
+    fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>, receipts: &str) -> Sql<Self> {
+        crate::enqueue::push_values(sql, rows, receipts)
     }
 
     fn read_time(row: &Self::Row, column: usize) -> Option<Timestamp>;

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use outbox_core::{Message, Payload, StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{Message, Payload, Policies, StoreError, StoreErrorKind, Timestamp};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -24,14 +25,25 @@ pub struct NewRow {
     pub(crate) content_type: Option<String>,
     pub(crate) headers: Option<String>,
     pub(crate) ordering_key: Option<String>,
-    pub(crate) required_groups: Option<String>,
+    pub(crate) required_groups: Option<Vec<String>>,
     /// Now, if none is given.
     pub(crate) due: Option<Timestamp>,
 }
 
 /// The columns of a [`NewRow`], in its order.
 const COLUMNS: &str = "msg_id, biz_type, biz_id, payload, payload_bin, content_type, headers, ordering_key, \
-     required_groups, next_retry_time, created_at";
+     required_groups, received_count, next_retry_time, created_at";
+
+impl NewRow {
+    pub(crate) fn required_json(&self) -> Option<String> {
+        self.required_groups.as_ref().map(|groups| json!(groups).to_string())
+    }
+
+    /// Only such a row can have receipts that came before it.
+    pub(crate) fn waits_for_receipts(&self) -> bool {
+        self.required_groups.as_ref().is_some_and(|groups| !groups.is_empty())
+    }
+}
 
 impl<DB: SqlDatabase> SqlStore<DB> {
     pub(crate) async fn insert(
@@ -77,7 +89,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     ) -> Result<usize, StoreError> {
         let rows = messages.iter().map(|message| self.new_row(message)).collect();
         let sql = self.sql().text(format!("INSERT INTO {} ({COLUMNS}) ", self.names.outbox));
-        let sql = DB::push_new_rows(sql, rows).text(on_conflict);
+        let sql = DB::push_new_rows(sql, rows, &self.names.receipts).text(on_conflict);
         sql.try_execute(conn).await.map_err(|error| duplicate::<DB>(error, messages))
     }
 
@@ -86,7 +98,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             Payload::Json(text) => (Some(text.clone()), None),
             Payload::Binary(bytes) => (None, Some(bytes.to_vec())),
         };
-        let required = self.policies.as_ref().map(|p| json!(p.of(message.biz_type()).required_groups()));
+        let required = |policies: &Arc<Policies>| policies.of(message.biz_type()).required_groups().to_vec();
         NewRow {
             msg_id: message.msg_id().to_owned(),
             biz_type: message.biz_type().to_owned(),
@@ -96,7 +108,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             content_type: message.explicit_content_type().map(str::to_owned),
             headers: headers(message.headers()),
             ordering_key: message.ordering_key().map(str::to_owned),
-            required_groups: required.map(|groups| groups.to_string()),
+            required_groups: self.policies.as_ref().map(required),
             due: message.deliver_after().map(storable),
         }
     }
@@ -113,25 +125,53 @@ fn not_in_transaction() -> StoreError {
 }
 
 /// A row of parameters for each message.
-pub(crate) fn push_values<DB: Dialect>(mut sql: Sql<DB>, rows: Vec<NewRow>) -> Sql<DB> {
+pub(crate) fn push_values<DB: Dialect>(mut sql: Sql<DB>, rows: Vec<NewRow>, receipts: &str) -> Sql<DB> {
     let mut before = "VALUES (";
     for row in rows {
-        sql = push_row(sql.text(before), row);
+        sql = push_row(sql.text(before), row, receipts);
         before = ", (";
     }
     sql
 }
 
-fn push_row<DB: Dialect>(sql: Sql<DB>, row: NewRow) -> Sql<DB> {
+fn push_row<DB: Dialect>(sql: Sql<DB>, row: NewRow, receipts: &str) -> Sql<DB> {
+    let (received, required) = (Received::of(&row), row.required_json());
     let sql = sql.bind(row.msg_id).text(", ").bind(row.biz_type).text(", ").bind(row.biz_id).text(", ");
     let sql = sql.bind(row.json).text(DB::AS_JSON).text(", ").bind(row.bytes).text(", ");
     let sql = sql.bind(row.content_type).text(", ").bind(row.headers).text(DB::AS_JSON).text(", ");
-    let sql = sql.bind(row.ordering_key).text(", ").bind(row.required_groups).text(DB::AS_JSON).text(", ");
+    let sql = sql.bind(row.ordering_key).text(", ").bind(required).text(DB::AS_JSON).text(", ");
+    let sql = received.push(sql, receipts).text(", ");
     let sql = match row.due {
         Some(due) => sql.time(due),
         None => sql.now(),
     };
     sql.text(", ").now().text(")")
+}
+
+/// The receipts that came before their message.
+enum Received {
+    None,
+    Among { msg_id: String, groups: Vec<String> },
+}
+
+impl Received {
+    fn of(row: &NewRow) -> Self {
+        match &row.required_groups {
+            Some(groups) if !groups.is_empty() => {
+                Self::Among { msg_id: row.msg_id.clone(), groups: groups.clone() }
+            }
+            _ => Self::None,
+        }
+    }
+
+    fn push<DB: Dialect>(self, sql: Sql<DB>, receipts: &str) -> Sql<DB> {
+        let Self::Among { msg_id, groups } = self else { return sql.text("0") };
+        sql.text(format!("(SELECT count(*) FROM {receipts} WHERE verdict = 'handled' AND msg_id = "))
+            .bind(msg_id)
+            .text(" AND consumer_group")
+            .among_texts(groups)
+            .text(")")
+    }
 }
 
 /// Cuts a batch where one statement would get too long.

@@ -33,8 +33,9 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         &self,
         receipts: &[Receipt],
     ) -> Result<ReceiptReport, StoreError> {
-        let receipts: Vec<&Receipt> = receipts.iter().filter(|receipt| fits(receipt)).collect();
-        let mut report = ReceiptReport::default();
+        let (receipts, odd): (Vec<&Receipt>, Vec<&Receipt>) =
+            receipts.iter().partition(|receipt| fits(receipt));
+        let mut report = ReceiptReport { unknown: odd.len(), ..ReceiptReport::default() };
         if receipts.is_empty() {
             return Ok(report);
         }

@@ -67,8 +67,8 @@ impl Dialect for Postgres {
     }
 
     /// One text for any number of rows, so that the statement is parsed once.
-    fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>) -> Sql<Self> {
-        if rows.len() == 1 { push_values(sql, rows) } else { push_arrays(sql, rows) }
+    fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>, receipts: &str) -> Sql<Self> {
+        if rows.len() == 1 { push_values(sql, rows, receipts) } else { push_arrays(sql, rows, receipts) }
     }
 
     /// Infinite times, which only strangers write, read as the end of representable time.
@@ -118,10 +118,12 @@ fn typed(member: Member) -> String {
 }
 
 /// An array of parameters for each column.
-fn push_arrays(sql: Sql<Postgres>, rows: Vec<NewRow>) -> Sql<Postgres> {
+fn push_arrays(sql: Sql<Postgres>, rows: Vec<NewRow>, receipts: &str) -> Sql<Postgres> {
+    let received =
+        if rows.iter().any(NewRow::waits_for_receipts) { received(receipts) } else { "0".to_owned() };
     let sql = sql
         .text("SELECT msg_id, biz_type, biz_id, payload::jsonb, payload_bin, content_type, headers::jsonb")
-        .text(", ordering_key, required_groups::jsonb, COALESCE(due, ")
+        .text(format!(", ordering_key, required_groups::jsonb, {received}, COALESCE(due, "))
         .now()
         .text("), ")
         .now()
@@ -131,6 +133,13 @@ fn push_arrays(sql: Sql<Postgres>, rows: Vec<NewRow>) -> Sql<Postgres> {
     columns.bind(sql).text(
         ") AS s(msg_id, biz_type, biz_id, payload, payload_bin, content_type, headers, ordering_key, \
          required_groups, due)",
+    )
+}
+
+fn received(receipts: &str) -> String {
+    format!(
+        "(SELECT count(*) FROM {receipts} AS r WHERE r.verdict = 'handled' AND r.msg_id = s.msg_id \
+         AND s.required_groups::jsonb ? r.consumer_group)"
     )
 }
 
@@ -150,6 +159,7 @@ struct Columns {
 
 impl Columns {
     fn push(&mut self, row: NewRow) {
+        self.required_groups.push(row.required_json());
         self.msg_id.push(row.msg_id);
         self.biz_type.push(row.biz_type);
         self.biz_id.push(row.biz_id);
@@ -158,7 +168,6 @@ impl Columns {
         self.content_type.push(row.content_type);
         self.headers.push(row.headers);
         self.ordering_key.push(row.ordering_key);
-        self.required_groups.push(row.required_groups);
         self.due.push(row.due);
     }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use chrono::{TimeZone, Utc};
 use outbox_core::{
     ClaimMode, ClaimRequest, Claimed, Enqueue, Filter, ManualClock, Message, OutboxStore, Outcome, Row,
-    Settled, Settlement,
+    RowId, Settled, Settlement,
 };
 use outbox_sqlx::{SqlDatabase, SqlStore};
 use sqlx::postgres::PgPoolOptions;
@@ -139,6 +139,18 @@ pub(crate) async fn row<S: OutboxStore>(store: &S, msg_id: &str) -> Row {
     let rows = store.find(&Filter::default().with_msg_id(msg_id)).await.unwrap();
     assert_eq!(rows.len(), 1, "rows of {msg_id}");
     rows.into_iter().next().unwrap()
+}
+
+/// Claims batch after batch until nothing is left.
+pub(crate) async fn claim_until_empty<S: OutboxStore>(store: S, batch: usize) -> Vec<RowId> {
+    let mut taken = Vec::new();
+    loop {
+        let claimed = store.claim(&request(batch)).await.unwrap();
+        if claimed.is_empty() {
+            return taken;
+        }
+        taken.extend(claimed.into_iter().map(|c| c.claim.id));
+    }
 }
 
 pub(crate) fn ids(claimed: &[Claimed]) -> Vec<&str> {

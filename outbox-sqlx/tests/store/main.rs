@@ -5,6 +5,12 @@
 mod claiming;
 mod enqueueing;
 mod harness;
+mod inspecting;
+mod migrating;
+mod model;
+mod receiving;
+mod settling;
+mod throughput;
 
 /// One test per case and database.
 #[macro_export]
