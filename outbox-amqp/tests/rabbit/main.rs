@@ -6,3 +6,4 @@ mod faults;
 mod lab;
 mod proxy;
 mod sending;
+mod tls;
