@@ -21,6 +21,11 @@ pub(crate) fn unique(name: &str) -> String {
     format!("test.{name}.{}", uuid::Uuid::new_v4().simple())
 }
 
+/// The broker's `max_message_size` in bytes, as far as the tests know it.
+pub(crate) fn size_limit() -> usize {
+    std::env::var("OUTBOX_AMQP_MAX_MESSAGE_SIZE").map_or(134_217_728, |bytes| bytes.parse().unwrap())
+}
+
 pub(crate) fn message(biz_type: &str, biz_id: &str) -> Message {
     Message::json(biz_type, biz_id, &serde_json::json!({"biz_id": biz_id})).unwrap()
 }

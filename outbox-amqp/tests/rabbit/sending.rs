@@ -5,7 +5,7 @@ use outbox_amqp::{AmqpConfig, AmqpPublisher, Route};
 use outbox_core::PublishErrorKind::{Failed, Rejected};
 use outbox_core::{Message, Publisher};
 
-use crate::lab::{Lab, expect_error, header, message, messages, stored, unique, uri};
+use crate::lab::{Lab, expect_error, header, message, messages, size_limit, stored, unique, uri};
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
@@ -155,7 +155,7 @@ async fn rabbitmq_finds_a_culprit_that_the_broker_does_not_name() {
 async fn rabbitmq_oversize_is_rejected_at_once_with_the_brokers_reason() {
     let mut lab = Lab::new("oversize").await;
     let queue = lab.queue("#").await;
-    let limit = std::env::var("OUTBOX_AMQP_MAX_MESSAGE_SIZE").map_or(134_217_728, |n| n.parse().unwrap());
+    let limit = size_limit();
     let mut batch = messages("fine", 20);
     batch[10] = Message::binary("fine", "10", vec![0; limit + 1]).unwrap();
     let results = lab.publisher().publish_batch(&batch).await;
