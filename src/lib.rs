@@ -16,3 +16,8 @@ pub use outbox_amqp as amqp;
 /// SQL databases.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use outbox_sqlx as sqlx;
+
+/// Compiles the code of the Chinese README as well.
+#[cfg(doctest)]
+#[doc = include_str!("../README.zh-CN.md")]
+struct ReadmeZhCn;
