@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The services that the tests need. `scripts/services.sh help` says how.
+# shellcheck source-path=SCRIPTDIR
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KNOWN="pg maria redis rabbit"
-WANTED=${OUTBOX_SERVICES:-pg rabbit}
+WANTED=${OUTBOX_SERVICES:-pg rabbit redis}
 # Short, because a Unix socket's path holds 107 bytes; under /tmp, because the servers' own users must reach it.
 DIR=${OUTBOX_SERVICES_DIR:-/tmp/outbox-services-$(id -u)-$(cksum <<<"$REPO" | cut -d' ' -f1)}
 STATE=$DIR/state
@@ -26,7 +27,7 @@ For each service `up` takes, in this order:
   3. a private instance from Debian packages, which are installed if missing (needs root or sudo)
 
 Settings:
-  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg rabbit)
+  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg rabbit redis)
   OUTBOX_SERVICES_BACKEND  compose or private: only that one
   OUTBOX_SERVICES_DIR      data and state of one set of services (default: one in /tmp for each checkout)
   OUTBOX_SERVICES_OWNER    a process id: the services go down when that process is gone
@@ -176,6 +177,7 @@ up() {
   exec 9</tmp
   ! command -v flock >/dev/null || flock 9
   for service in "$@"; do up_one "$service"; done
+  case " $* " in *" pg "*) private_install psql ;; esac # tests write to the table with it
   exec 9<&-
   watch_owner
   trap - EXIT

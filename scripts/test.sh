@@ -13,14 +13,14 @@ usage: scripts/test.sh [PART ...]        without a part: everything
   features   the feature combinations that users pick, and what the crates must not pull in
   examples   the quickstart, as a user runs it
 
-Needs Rust and a C compiler, nothing else. Services come from the variables OUTBOX_PG_URL and OUTBOX_AMQP_URL,
-else from Docker Compose, else from Debian packages (`scripts/services.sh help`); what was started is stopped
+Needs Rust and a C compiler, nothing else. Services come from the variables OUTBOX_PG_URL, OUTBOX_AMQP_URL and
+OUTBOX_REDIS_URL, else from Docker Compose, else from Debian packages (`scripts/services.sh help`); what was started is stopped
 again. A service that cannot be had is a failure: nothing is skipped.
 E
 }
 
 # What users put in their Cargo.toml besides a single feature; each is checked without any other.
-COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory memory,amqp postgres,sqlite,amqp"
+COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory postgres,amqp,redis"
 
 lint() {
   step "format" cargo fmt --all --check
@@ -113,7 +113,7 @@ start_services() {
 
 # The services were given in variables, so nobody may stop them.
 start_own_services() {
-  unset OUTBOX_PG_URL OUTBOX_AMQP_URL
+  unset OUTBOX_PG_URL OUTBOX_AMQP_URL OUTBOX_REDIS_URL
   scripts/services.sh down
   start_services
 }

@@ -1,10 +1,7 @@
+#![cfg_attr(all(feature = "postgres", feature = "amqp"), doc = include_str!("../README.md"))]
 #![cfg_attr(
-    all(feature = "postgres", feature = "sqlite", feature = "amqp", feature = "memory"),
-    doc = include_str!("../README.md")
-)]
-#![cfg_attr(
-    not(all(feature = "postgres", feature = "sqlite", feature = "amqp", feature = "memory")),
-    doc = "Transactional outbox. The whole text of this page needs all features."
+    not(all(feature = "postgres", feature = "amqp")),
+    doc = "Transactional outbox. The whole text of this page needs the features `postgres` and `amqp`."
 )]
 
 pub use outbox_core::*;
@@ -13,6 +10,15 @@ pub use outbox_core::*;
 #[cfg(feature = "amqp")]
 pub use outbox_amqp as amqp;
 
+/// The memory of a consumer group in Redis.
+#[cfg(feature = "redis")]
+pub use outbox_redis_dedup as redis;
+
 /// SQL databases.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use outbox_sqlx as sqlx;
+
+/// The Chinese README's code compiles too.
+#[cfg(all(doctest, feature = "postgres", feature = "amqp"))]
+#[doc = include_str!("../README.zh-CN.md")]
+struct ReadmeZhCn;

@@ -107,6 +107,7 @@ own() { # USER PATH...
 
 installed() {
   case $1 in
+    psql) command -v psql >/dev/null ;;
     pg) compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
     maria) command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null ;;
     redis) command -v redis-server >/dev/null ;;
@@ -116,6 +117,7 @@ installed() {
 
 package_of() {
   case $1 in
+    psql) echo postgresql-client ;;
     pg) echo postgresql ;; maria) echo mariadb-server ;;
     redis) echo redis-server ;; rabbit) echo rabbitmq-server ;;
   esac
@@ -126,13 +128,13 @@ private_install() {
   installed "$1" && return
   package=$(package_of "$1")
   command -v apt-get >/dev/null ||
-    die "$1: no Docker engine with Compose runs, and there is no apt-get to install $package with. Set $(variable_of "$1"), or start Docker."
+    die "$1 is missing, and there is no apt-get to install $package with. Install it, start Docker, or give the service's address ('scripts/services.sh help')."
   say "$1: installing $package"
   as_root bash -c "$INSTALL" install "$package" >"$DIR/apt.log" 2>&1 || {
     tail -n 20 "$DIR/apt.log" >&2
     die "$1: apt-get could not install $package (root or sudo is needed); the end of its log is above"
   }
-  installed "$1" || die "$1: $package is installed, but its server is not where it was expected"
+  installed "$1" || die "$1: $package is installed, but its program is not where it was expected"
 }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }

@@ -41,7 +41,7 @@
 //!
 //! Attributes before the name go to every test of the suite, for services that are not always there:
 //!
-//! ```ignore
+//! ```text
 //! outbox_core::store_suite!(#[ignore = "needs PostgreSQL"] postgres, PostgresFixture::new);
 //! ```
 //!
