@@ -1,3 +1,4 @@
+use std::io::{IsTerminal, stderr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
@@ -9,11 +10,8 @@ use tracing_subscriber::EnvFilter;
 /// Needs nothing but Rust: a SQLite file and a broker in memory. Exits with 0 if every promise was kept, with 1
 /// if not, with 2 if it could not run.
 #[derive(Debug, Parser)]
-#[command(
-    version,
-    after_help = "On real services:\n  cargo run -p quickstart --features services -- \
-    --database-url postgres://user:password@localhost/db --amqp-url amqp://localhost"
-)]
+#[command(after_help = "On real services:\n  cargo run -p quickstart --features services -- \
+    --database-url postgres://user:password@localhost/db --amqp-url amqp://localhost")]
 pub struct Args {
     /// How many orders to place; every fifth is rolled back
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(20..=100_000))]
@@ -45,7 +43,8 @@ pub fn without_services(what: &str, flag: &str) -> String {
 /// Shows what relay and store log.
 pub fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,outbox=debug"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let for_people = stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(for_people).with_writer(stderr).init();
 }
 
 /// A name that no other run has.

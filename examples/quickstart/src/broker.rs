@@ -41,7 +41,7 @@ pub async fn open(url: Option<&str>, run: &str) -> Result<Arc<dyn Broker>> {
 
 #[cfg(feature = "services")]
 async fn open_service(url: &str, run: &str) -> Result<Arc<dyn Broker>> {
-    Ok(Arc::new(rabbitmq::RabbitMq::connect(url, run).await?))
+    Ok(Arc::new(rabbitmq::RabbitMq::open(url, run).await?))
 }
 
 #[cfg(not(feature = "services"))]

@@ -9,11 +9,11 @@ use anyhow::{Result, bail};
 
 use crate::shop::Shop;
 
-/// A shop in a place of its own, and how to remove it.
+/// A shop in tables of its own, and how to remove them.
 pub struct Database {
     pub shop: Box<dyn Shop>,
     /// Where to look, for people.
-    pub place: String,
+    pub location: String,
     pub clean_up: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
 }
 
@@ -21,11 +21,11 @@ impl Database {
     /// Cleans up at once if the shop does not open.
     async fn open(
         opening: impl Future<Output = Result<impl Shop + 'static>>,
-        place: String,
+        location: String,
         clean_up: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<Self> {
         match opening.await {
-            Ok(shop) => Ok(Self { shop: Box::new(shop), place, clean_up: Box::pin(clean_up) }),
+            Ok(shop) => Ok(Self { shop: Box::new(shop), location, clean_up: Box::pin(clean_up) }),
             Err(error) => clean_up.await.and(Err(error)),
         }
     }
@@ -33,12 +33,13 @@ impl Database {
 
 /// The database at `url`; without one, a SQLite file in the temp folder.
 pub async fn open(url: Option<&str>, run: &str) -> Result<Database> {
-    let scheme = url.and_then(|url| url.split(':').next());
-    match (scheme, url) {
-        (Some("sqlite"), Some(url)) => sqlite::open(sqlite::path(url)?).await,
-        (Some("postgres" | "postgresql"), Some(url)) => open_service(url, run).await,
-        (Some(_), _) => bail!("--database-url must start with sqlite: or postgres://"),
-        (None, _) => sqlite::open(std::env::temp_dir().join(format!("{run}.db"))).await,
+    let Some(url) = url else {
+        return sqlite::open(std::env::temp_dir().join(format!("{run}.db"))).await;
+    };
+    match url.split_once(':') {
+        Some(("sqlite", path)) => sqlite::open(sqlite::path(path)?).await,
+        Some(("postgres" | "postgresql", _)) => open_service(url, run).await,
+        _ => bail!("--database-url must start with sqlite: or postgres://"),
     }
 }
 

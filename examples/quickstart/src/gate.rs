@@ -71,3 +71,44 @@ impl Publisher for Gate {
         self.publisher.close().await
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use outbox::memory::MemoryBroker;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Publishes two messages through a gate that is closed at `moment`; how many the broker then has.
+    async fn stored(moment: Moment) -> usize {
+        let broker = MemoryBroker::new();
+        let gate = Gate::new(Arc::new(broker.clone()));
+        gate.close_at(moment);
+        let messages = [1, 2].map(|n| Message::json("order.created", "A-1", &n).unwrap());
+        tokio::select! {
+            _ = gate.publish_batch(&messages) => panic!("got through"),
+            held = gate.holding() => assert_eq!(held, 2),
+        }
+        broker.delivered().len()
+    }
+
+    #[tokio::test]
+    async fn closed_before_publish_the_broker_sees_nothing() {
+        assert_eq!(stored(Moment::BeforePublish).await, 0);
+    }
+
+    #[tokio::test]
+    async fn closed_after_publish_the_broker_has_everything() {
+        assert_eq!(stored(Moment::AfterPublish).await, 2);
+    }
+
+    #[tokio::test]
+    async fn open_it_lets_through_and_holds_nothing() {
+        let gate = Gate::new(Arc::new(MemoryBroker::new()));
+        gate.publish(&Message::json("order.created", "A-1", &1).unwrap()).await.unwrap();
+        assert!(timeout(Duration::from_millis(50), gate.holding()).await.is_err());
+    }
+}

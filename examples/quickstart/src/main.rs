@@ -83,7 +83,10 @@ async fn kill_and_replace(
 async fn perform(stage: &mut Stage, orders: usize) -> Result<bool> {
     let told = tell(stage, orders).await;
     stage.narrator.act("The books");
-    let report = stage.report().await?;
+    let report = match stage.report().await {
+        Ok(report) => report,
+        Err(error) => return Err(told.err().unwrap_or(error)),
+    };
     let mut broken = report.broken_promises();
     broken.extend(told.err().map(|error| format!("the story ended early: {error:#}")));
     let verdict = match broken.is_empty() {
@@ -99,20 +102,24 @@ async fn run(args: &Args) -> Result<ExitCode> {
     let interrupted = tokio::spawn(tokio::signal::ctrl_c());
     let run = args::run_name();
     let broker = broker::open(args.amqp_url.as_deref(), &run).await?;
-    let Database { shop, place, clean_up } = database::open(args.database_url.as_deref(), &run).await?;
+    let Database { shop, location, clean_up } = database::open(args.database_url.as_deref(), &run).await?;
 
     let narrator = Narrator::new();
-    narrator.print(format_args!("Database: {place}\nBroker: {}", broker.name()));
+    narrator.print(format_args!("Database: {location}\nBroker: {}", broker.name()));
     let mut stage = Stage::new(shop, broker, narrator);
     let ended = tokio::select! {
         kept = perform(&mut stage, args.orders as usize) => kept.map(|kept| ExitCode::from(u8::from(!kept))),
-        _ = interrupted => Ok(ExitCode::from(130)),
+        _ = interrupted => {
+            stage.narrator.say("interrupted");
+            Ok(ExitCode::from(130))
+        }
     };
-    match args.keep {
-        true => stage.narrator.print(format_args!("Kept: {place}")),
-        false => clean_up.await?,
+    if args.keep {
+        stage.narrator.print(format_args!("Kept: {location}, tables orders and biz_outbox"));
+        return ended;
     }
-    ended
+    let cleaned_up = clean_up.await;
+    ended.and_then(|code| cleaned_up.map(|()| code))
 }
 
 #[tokio::main]

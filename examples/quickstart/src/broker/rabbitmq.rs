@@ -1,7 +1,8 @@
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use lapin::options::{
@@ -28,25 +29,38 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    pub async fn connect(url: &str, run: &str) -> Result<Self> {
-        AmqpConfig::new(url).context("--amqp-url")?;
-        let Ok(mut uri) = url.parse::<AMQPUri>() else { bail!("--amqp-url is not an AMQP URL") };
-        if uri.scheme == AMQPScheme::AMQPS {
-            bail!("the quickstart cuts connections with a proxy and needs a broker without TLS: amqp://…");
-        }
-        let connecting = Connection::connect_uri(uri.clone(), ConnectionProperties::default());
-        let connected = timeout(Duration::from_secs(10), connecting).await.map_err(anyhow::Error::from);
-        let connection = connected.and_then(|connection| Ok(connection?)).with_context(|| {
-            let (host, port) = (&uri.authority.host, uri.authority.port);
-            format!("cannot connect to RabbitMQ at {host}:{port}; check --amqp-url, and that it runs")
-        })?;
-        let consumer = declare(&connection, run).await.context("RabbitMQ refuses the quickstart's queue")?;
+    pub async fn open(url: &str, run: &str) -> Result<Self> {
+        let mut uri = parse(url)?;
+        let connection = connect(&uri).await?;
+        let consumer = declare(&connection, run).await.context("cannot declare the quickstart's queue")?;
 
-        let proxy = Proxy::to(uri.authority.host, uri.authority.port).await?;
+        let proxy =
+            Proxy::to(uri.authority.host, uri.authority.port).await.context("cannot start a proxy")?;
         uri.authority.host = "127.0.0.1".to_owned();
         uri.authority.port = proxy.port;
         let config = AmqpConfig::new(uri.to_string())?.with_exchange(run);
         Ok(Self { config, proxy, consumer, _connection: connection })
+    }
+}
+
+fn parse(url: &str) -> Result<AMQPUri> {
+    AmqpConfig::new(url).context("--amqp-url")?;
+    let uri: AMQPUri = url.parse().map_err(|_| anyhow!("--amqp-url is not an AMQP URL"))?;
+    match uri.scheme {
+        AMQPScheme::AMQP => Ok(uri),
+        AMQPScheme::AMQPS => bail!("--amqp-url must be amqp://: the proxy of the quickstart knows no TLS"),
+    }
+}
+
+async fn connect(uri: &AMQPUri) -> Result<Connection> {
+    let connecting = Connection::connect_uri(uri.clone(), ConnectionProperties::default());
+    let failed = |error: &dyn Display| {
+        let (host, port) = (&uri.authority.host, uri.authority.port);
+        anyhow!("cannot connect to RabbitMQ at {host}:{port}: {error}; check --amqp-url")
+    };
+    match timeout(Duration::from_secs(10), connecting).await {
+        Ok(connected) => connected.map_err(|error| failed(&error)),
+        Err(_) => Err(failed(&"no answer")),
     }
 }
 
