@@ -27,7 +27,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
     /// so that the subquery runs twice, and the order is that of the SELECT.
-    fn due(&self, request: &ClaimRequest) -> Sql<DB> {
+    pub(crate) fn due(&self, request: &ClaimRequest) -> Sql<DB> {
         let (compare, bound) = match request.mode {
             ClaimMode::Ordinary { suspect_after } => ("<", suspect_after),
             ClaimMode::Suspects { suspect_after } => (">=", suspect_after),
@@ -36,7 +36,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .text(format!(
                 "SELECT {STORED} FROM {}{}",
                 self.names.outbox,
-                DB::hint(&self.names.local("_due"))
+                DB::by_index(&self.names.local("_due"))
             ))
             .text(" WHERE status = 0 AND next_retry_time <= ")
             .now()
@@ -52,9 +52,9 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     fn take(&self, due: &[Stored], token: ClaimToken, lease: Duration) -> Sql<DB> {
         let ids: Vec<RowId> = due.iter().map(|row| row.id).collect();
         self.sql()
-            .text(format!("UPDATE {} SET claim_no = claim_no + 1", self.names.outbox))
+            .text(format!("UPDATE {}{} SET claim_no = claim_no + 1", self.names.outbox, DB::BY_KEY))
             .text(", unsettled_claims = unsettled_claims + 1, claim_token = ")
-            .bind(token.0)
+            .token(token)
             .text(", lease_until = ")
             .later(lease)
             .text(" WHERE id")
@@ -80,14 +80,14 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         Ok(claims.iter().copied().filter(|claim| held.contains(claim)).collect())
     }
 
-    fn prolong(&self, ids: &[RowId], token: ClaimToken, lease: Duration) -> Sql<DB> {
-        let sql = self.sql().text(format!("UPDATE {} SET lease_until = ", self.names.outbox));
+    pub(crate) fn prolong(&self, ids: &[RowId], token: ClaimToken, lease: Duration) -> Sql<DB> {
+        let sql = self.sql().text(format!("UPDATE {}{} SET lease_until = ", self.names.outbox, DB::BY_KEY));
         fenced(sql.later(lease).text(" WHERE "), ids, token)
     }
 
     /// Asked after the UPDATE, whose locks keep the answer true; not every database has RETURNING.
-    fn held(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
-        let sql = self.sql().text(format!("SELECT id FROM {} WHERE ", self.names.outbox));
+    pub(crate) fn held(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
+        let sql = self.sql().text(format!("SELECT id FROM {}{} WHERE ", self.names.outbox, DB::BY_KEY));
         fenced(sql, ids, token)
     }
 
@@ -107,7 +107,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
 /// The guard of every write that a relay does to rows it holds.
 pub(crate) fn fenced<DB: SqlDatabase>(sql: Sql<DB>, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
-    sql.text("status = 0 AND claim_token = ").bind(token.0).text(" AND id").among(ids)
+    sql.text("status = 0 AND claim_token = ").token(token).text(" AND id").among(ids)
 }
 
 fn by_token(claims: &[Claim]) -> BTreeMap<ClaimToken, Vec<RowId>> {

@@ -1,9 +1,8 @@
 use async_trait::async_trait;
-use outbox_core::{StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{ClaimToken, StoreError, StoreErrorKind, Timestamp};
 use sqlx::database::HasStatementCache;
 use sqlx::error::DatabaseError;
 use sqlx::{Database, Transaction};
-use uuid::Uuid;
 
 use crate::driver::{Bind, Read, Run};
 use crate::enqueue::NewRow;
@@ -22,7 +21,6 @@ pub trait Dialect:
     + Bind<String>
     + Bind<Option<String>>
     + Bind<Option<Vec<u8>>>
-    + Bind<Uuid>
 {
     /// Opens a transaction that writes, in the isolation that the store's statements are made for.
     const BEGIN_WRITE: &'static str;
@@ -41,8 +39,11 @@ pub trait Dialect:
     fn time() -> Time;
 
     /// After a table's name: makes the planner use this index.
-    fn hint(index: &str) -> String;
+    fn by_index(index: &str) -> String;
+    /// After a table's name: makes the planner use the primary key.
+    const BY_KEY: &'static str;
 
+    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self>;
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self>;
     fn push_now(sql: Sql<Self>, now: Now) -> Sql<Self>;
     fn push_later(sql: Sql<Self>, now: Now, by: Amount) -> Sql<Self>;
@@ -75,4 +76,5 @@ pub trait Dialect:
 pub enum Member {
     Int(&'static str),
     Text(&'static str),
+    Token(&'static str),
 }

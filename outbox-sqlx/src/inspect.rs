@@ -68,7 +68,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Each from an index of its own; the completed rows are what is left of all.
     fn counts(&self) -> Sql<DB> {
         let count = |index: &str, condition: &str| {
-            let hint = DB::hint(&self.names.local(index));
+            let hint = DB::by_index(&self.names.local(index));
             format!("(SELECT count(*) FROM {}{hint} WHERE {condition})", self.names.outbox)
         };
         self.sql()
@@ -78,8 +78,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .text(format!("(SELECT count(*) FROM {})", self.names.outbox))
     }
 
-    fn oldest_due(&self) -> Sql<DB> {
-        let hint = DB::hint(&self.names.local("_due"));
+    pub(crate) fn oldest_due(&self) -> Sql<DB> {
+        let hint = DB::by_index(&self.names.local("_due"));
         self.sql()
             .text("SELECT next_retry_time, ")
             .now()

@@ -10,6 +10,8 @@ mod enqueue;
 mod error;
 mod inspect;
 mod names;
+#[cfg(test)]
+mod plans;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod receipts;

@@ -74,7 +74,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     /// In the order of their ids, so that two batches cannot lock each other out.
-    fn rows_of(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
+    pub(crate) fn rows_of(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
         self.sql()
             .text("SELECT id, msg_id, status, claim_no, CAST(required_groups AS TEXT)")
             .text(format!(" FROM {} WHERE msg_id", self.names.outbox))
@@ -83,7 +83,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .text(DB::FOR_UPDATE)
     }
 
-    fn handled(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
+    pub(crate) fn handled(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
         self.sql()
             .text(format!("SELECT msg_id, consumer_group FROM {}", self.names.receipts))
             .text(format!(" WHERE verdict = '{HANDLED}' AND msg_id"))
@@ -113,14 +113,15 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .text(format!(" WHERE r.verdict = '{REJECTED}'"))
     }
 
-    fn write_states(&self, changes: &[Value]) -> Sql<DB> {
+    pub(crate) fn write_states(&self, changes: &[Value]) -> Sql<DB> {
         const ENDED: &str = "s.status IN (2, 9) AND t.status <> s.status";
         let members =
             [Member::Int("id"), Member::Int("status"), Member::Int("received"), Member::Text("error")];
         self.sql()
             .text(format!(
-                "UPDATE {} AS t SET status = s.status, received_count = s.received",
-                self.names.outbox
+                "UPDATE {} AS t{} SET status = s.status, received_count = s.received",
+                self.names.outbox,
+                DB::BY_KEY
             ))
             .text(format!(", claim_token = CASE WHEN {ENDED} THEN NULL ELSE t.claim_token END"))
             .text(format!(", lease_until = CASE WHEN {ENDED} THEN NULL ELSE t.lease_until END"))

@@ -66,7 +66,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
                     self.confirm(&mut tx, &ids, token, &required, ack_timeout).await?
                 }
                 Group::Released => self.release(&ids, token).execute(&mut tx).await?,
-                Group::Charged => self.charge(&settlements, token).execute(&mut tx).await?,
+                Group::Charged => self.charge(&settlements).execute(&mut tx).await?,
             };
         }
         commit(tx).await?;
@@ -95,7 +95,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     /// Where nothing is required, undecided rows are decided on the way.
-    fn confirm_decided(
+    pub(crate) fn confirm_decided(
         &self,
         ids: &[RowId],
         token: ClaimToken,
@@ -105,7 +105,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         let only_decided = if required.is_empty() { "" } else { "required_groups IS NOT NULL AND " };
         let sql = self
             .sql()
-            .text(format!("UPDATE {} SET {UNCLAIM}, sent_at = ", self.names.outbox))
+            .text(format!("UPDATE {}{} SET {UNCLAIM}, sent_at = ", self.names.outbox, DB::BY_KEY))
             .now()
             .text(", required_groups = COALESCE(required_groups, '[]'")
             .text(DB::AS_JSON)
@@ -120,15 +120,15 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// Locks them. Whoever records a receipt locks the row first, so that after this statement its receipts
     /// are either all visible or yet to come.
-    fn undecided(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
-        let sql = self.sql().text(format!("SELECT id FROM {} WHERE ", self.names.outbox));
+    pub(crate) fn undecided(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
+        let sql = self.sql().text(format!("SELECT id FROM {}{} WHERE ", self.names.outbox, DB::BY_KEY));
         fenced(sql.text("required_groups IS NULL AND "), ids, token).text(" ORDER BY id").text(DB::FOR_UPDATE)
     }
 
-    fn decide(&self, ids: &[RowId], required: &BTreeSet<&str>) -> Sql<DB> {
+    pub(crate) fn decide(&self, ids: &[RowId], required: &BTreeSet<&str>) -> Sql<DB> {
         let (outbox, receipts) = (&self.names.outbox, &self.names.receipts);
         self.sql()
-            .text(format!("UPDATE {outbox} AS t SET required_groups = "))
+            .text(format!("UPDATE {outbox} AS t{} SET required_groups = ", DB::BY_KEY))
             .json(json!(required).to_string())
             .text(format!(
                 ", received_count = (SELECT count(*) FROM {receipts} AS r WHERE r.verdict = 'handled'"
@@ -139,23 +139,30 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .among(ids)
     }
 
-    fn release(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
-        fenced(self.sql().text(format!("UPDATE {} SET {UNCLAIM} WHERE ", self.names.outbox)), ids, token)
+    pub(crate) fn release(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
+        let sql = self.sql().text(format!("UPDATE {}{} SET {UNCLAIM} WHERE ", self.names.outbox, DB::BY_KEY));
+        fenced(sql, ids, token)
     }
 
-    /// Attempts that failed, each with a delay and an error of its own.
-    fn charge(&self, settlements: &[&Settlement], token: ClaimToken) -> Sql<DB> {
+    /// Attempts that failed, each with a delay and an error of its own. The token is a column of the
+    /// parameters, so that the planner looks rows up by id instead of all pending ones for the token.
+    pub(crate) fn charge(&self, settlements: &[&Settlement]) -> Sql<DB> {
         const GIVEN_UP: &str = "t.retry_count + s.charge >= s.max_attempts";
         let rows: Vec<Value> = settlements.iter().filter_map(|settlement| charged(settlement)).collect();
         let members = [
             Member::Int("id"),
+            Member::Token("token"),
             Member::Int("charge"),
             Member::Int("max_attempts"),
             Member::Int("delay"),
             Member::Text("error"),
         ];
         self.sql()
-            .text(format!("UPDATE {} AS t SET {UNCLAIM}, last_error = s.error", self.names.outbox))
+            .text(format!(
+                "UPDATE {} AS t{} SET {UNCLAIM}, last_error = s.error",
+                self.names.outbox,
+                DB::BY_KEY
+            ))
             .text(", retry_count = t.retry_count + s.charge")
             .text(format!(", status = CASE WHEN {GIVEN_UP} THEN 9 ELSE 0 END"))
             .text(format!(", ack_due = CASE WHEN {GIVEN_UP} THEN NULL ELSE t.ack_due END"))
@@ -163,8 +170,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .later_by("s.delay")
             .text(" END FROM ")
             .json_rows(&rows, &members)
-            .text(" WHERE t.id = s.id AND t.status = 0 AND t.claim_token = ")
-            .bind(token.0)
+            .text(" WHERE t.id = s.id AND t.status = 0 AND t.claim_token = s.token")
     }
 }
 
@@ -176,6 +182,6 @@ fn charged(Settlement { claim, outcome }: &Settlement) -> Option<Value> {
     };
     let error = storable_text(error);
     Some(json!({
-        "id": claim.id.0, "charge": charge, "max_attempts": max_attempts, "delay": delay, "error": error
+        "id": claim.id.0, "token": claim.token.0.to_string(), "charge": charge, "max_attempts": max_attempts, "delay": delay, "error": error
     }))
 }

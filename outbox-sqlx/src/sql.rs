@@ -1,7 +1,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use outbox_core::{RowId, StoreError, Timestamp};
+use outbox_core::{ClaimToken, RowId, StoreError, Timestamp};
 use sqlx::query_builder::QueryBuilder;
 
 use crate::dialect::{Dialect, Member};
@@ -36,6 +36,10 @@ impl<DB: Dialect> Sql<DB> {
 
     pub(crate) fn json(self, text: String) -> Self {
         self.bind(text).text(DB::AS_JSON)
+    }
+
+    pub(crate) fn token(self, token: ClaimToken) -> Self {
+        DB::push_token(self, token)
     }
 
     pub(crate) fn time(self, at: Timestamp) -> Self {
@@ -75,6 +79,10 @@ impl<DB: Dialect> Sql<DB> {
         DB::push_json_rows(self, format!("[{rows}]"), members)
     }
 
+    pub(crate) fn into_builder(self) -> QueryBuilder<DB> {
+        self.builder
+    }
+
     /// Runs it, and says how many rows it wrote.
     pub(crate) async fn execute(self, conn: &mut DB::Connection) -> Result<usize, StoreError> {
         self.try_execute(conn).await.map_err(store_error::<DB>)
@@ -82,12 +90,12 @@ impl<DB: Dialect> Sql<DB> {
 
     /// As [`execute`](Self::execute), with the driver's error.
     pub(crate) async fn try_execute(self, conn: &mut DB::Connection) -> Result<usize, sqlx::Error> {
-        let result = DB::execute(conn, self.builder).await?;
+        let result = DB::execute(conn, self.into_builder()).await?;
         Ok(usize::try_from(DB::affected(&result)).unwrap_or(usize::MAX))
     }
 
     pub(crate) async fn fetch(self, conn: &mut DB::Connection) -> Result<Vec<DB::Row>, StoreError> {
-        DB::fetch(conn, self.builder).await.map_err(store_error::<DB>)
+        DB::fetch(conn, self.into_builder()).await.map_err(store_error::<DB>)
     }
 }
 

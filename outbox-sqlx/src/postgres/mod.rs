@@ -3,7 +3,7 @@ mod schema;
 
 use async_trait::async_trait;
 use chrono::DateTime;
-use outbox_core::{StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{ClaimToken, StoreError, StoreErrorKind, Timestamp};
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgQueryResult, PgRow};
 use sqlx::{Postgres, Row, Transaction};
@@ -29,8 +29,14 @@ impl Dialect for Postgres {
         Time::Server(ServerClock::default())
     }
 
-    fn hint(_index: &str) -> String {
+    const BY_KEY: &'static str = "";
+
+    fn by_index(_index: &str) -> String {
         String::new()
+    }
+
+    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self> {
+        sql.bind(token.0)
     }
 
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self> {
@@ -114,6 +120,7 @@ fn typed(member: Member) -> String {
     match member {
         Member::Int(name) => format!("{name} bigint"),
         Member::Text(name) => format!("{name} text"),
+        Member::Token(name) => format!("{name} uuid"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use chrono::NaiveDateTime;
-use outbox_core::{StoreError, StoreErrorKind, SystemClock, Timestamp};
+use outbox_core::{ClaimToken, StoreError, StoreErrorKind, SystemClock, Timestamp};
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{SqliteQueryResult, SqliteRow};
 use sqlx::{Sqlite, Transaction};
@@ -32,9 +32,16 @@ impl Dialect for Sqlite {
         Time::Given(Arc::new(SystemClock))
     }
 
+    /// The key it can use all the same.
+    const BY_KEY: &'static str = " NOT INDEXED";
+
     /// Its planner passes partial indexes over.
-    fn hint(index: &str) -> String {
+    fn by_index(index: &str) -> String {
         format!(" INDEXED BY {index}")
+    }
+
+    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self> {
+        sql.bind(token.0.to_string())
     }
 
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self> {
@@ -127,6 +134,6 @@ fn push_sum(sql: Sql<Sqlite>, now: Timestamp, column: &str) -> Sql<Sqlite> {
 }
 
 fn extracted(member: Member) -> String {
-    let (Member::Int(name) | Member::Text(name)) = member;
+    let (Member::Int(name) | Member::Text(name) | Member::Token(name)) = member;
     format!("json_extract(value, '$.{name}') AS {name}")
 }

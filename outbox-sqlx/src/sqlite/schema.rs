@@ -41,7 +41,7 @@ pub(super) const COLUMNS: [(&str, Kind); 26] = [
     ("ordering_key", Text(255)),
     ("lane", Int),
     ("key_seq", Int),
-    ("claim_token", Bytes),
+    ("claim_token", Text(36)),
     ("claim_no", Count),
     ("lease_until", Time),
     ("unsettled_claims", Count),

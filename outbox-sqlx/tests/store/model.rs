@@ -18,8 +18,8 @@ use crate::on_every_database;
 
 on_every_database!(random_operations_end_as_in_the_model);
 
-const RUNS: usize = 12;
-const STEPS: usize = 60;
+const RUNS: usize = 20;
+const STEPS: usize = 40;
 const GROUPS: [&str; 3] = ["a", "b", "c"];
 
 /// One step; messages and claims are meant by their number, modulo how many there are.
@@ -35,8 +35,8 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let message = (0..30_u8, 0..3_u8, 0..20_u64);
-    let receipt = (0..32_u8, 0..3_usize, 0..4_u64, prop::bool::weighted(0.8));
+    let message = (0..14_u8, 0..3_u8, 0..20_u64);
+    let receipt = (0..15_u8, 0..3_usize, 0..4_u64, prop::bool::weighted(0.6));
     prop_oneof![
         3 => (any::<bool>(), prop::bool::weighted(0.8), prop::bool::weighted(0.1), prop::collection::vec(message, 0..5))
             .prop_map(|(decided, idempotent, rollback, messages)| Step::Enqueue {

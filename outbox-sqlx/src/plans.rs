@@ -1,0 +1,130 @@
+//! How the databases run the store's statements while a small part of a large table is pending.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use outbox_core::{Claim, ClaimMode, ClaimRequest, ClaimToken, Outcome, RowId, Settlement};
+use serde_json::json;
+use sqlx::query_builder::QueryBuilder;
+use sqlx::{Execute, IntoArguments, Pool, Postgres, Sqlite};
+
+use crate::SqlStore;
+use crate::driver::Read;
+use crate::sql::Sql;
+use crate::store::SqlDatabase;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The statements that must not read the table from end to end, by name.
+fn statements<DB: SqlDatabase>(store: &SqlStore<DB>) -> Vec<(&'static str, Sql<DB>)> {
+    let (ids, token) = ([RowId(30_001), RowId(30_002)], ClaimToken::random());
+    let claim = Claim { id: ids[0], token };
+    let failed = Settlement { claim, outcome: Outcome::Failed { error: "x".to_owned() } };
+    let (groups, msg_ids) = (BTreeSet::from(["a"]), BTreeSet::from(["m1", "m2"]));
+    let change = json!({"id": 30_001, "status": 2, "received": 1, "error": null});
+    vec![
+        ("due", store.due(&request())),
+        ("prolong", store.prolong(&ids, token, SECOND)),
+        ("held", store.held(&ids, token)),
+        ("confirm", store.confirm_decided(&ids, token, &groups, SECOND)),
+        ("undecided", store.undecided(&ids, token)),
+        ("decide", store.decide(&ids, &groups)),
+        ("release", store.release(&ids, token)),
+        ("charge", store.charge(&[&failed])),
+        ("rows_of", store.rows_of(&msg_ids)),
+        ("handled", store.handled(&msg_ids)),
+        ("write_states", store.write_states(&[change])),
+        ("oldest_due", store.oldest_due()),
+    ]
+}
+
+fn request() -> ClaimRequest {
+    ClaimRequest { limit: 100, lease: SECOND, mode: ClaimMode::Ordinary { suspect_after: 3 } }
+}
+
+/// The plan, a line for each step.
+async fn explain<DB>(pool: &Pool<DB>, prefix: &str, column: usize, sql: Sql<DB>) -> String
+where
+    DB: SqlDatabase,
+    DB::Arguments: IntoArguments<DB>,
+{
+    let mut builder = sql.into_builder();
+    let mut query = builder.build();
+    let arguments = query.take_arguments().unwrap().unwrap();
+    let text = format!("{prefix} {}", query.sql().as_str());
+    let mut conn = pool.acquire().await.unwrap();
+    let rows = DB::fetch(&mut conn, QueryBuilder::with_arguments(text, arguments)).await.unwrap();
+    rows.iter().map(|row| <DB as Read>::text(row, column).unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+async fn script<DB: SqlDatabase>(pool: &Pool<DB>, sql: &str) {
+    DB::script(&mut *pool.acquire().await.unwrap(), sql.to_owned()).await.unwrap();
+}
+
+#[tokio::test]
+async fn sqlite_finds_rows_by_index() {
+    let pool = Pool::<Sqlite>::connect("sqlite::memory:").await.unwrap();
+    let store = SqlStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    script(
+        &pool,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30200)
+         INSERT INTO biz_outbox (msg_id, biz_type, biz_id, payload, status, required_groups)
+         SELECT 'm' || i, 't', 'b', '1', CASE WHEN i > 30000 THEN 0 ELSE 2 END, '[]' FROM n",
+    )
+    .await;
+    for analyzed in ["", "ANALYZE"] {
+        script(&pool, analyzed).await;
+        for (name, sql) in statements(&store) {
+            let plan = explain(&pool, "EXPLAIN QUERY PLAN", 3, sql).await;
+            assert!(!plan.contains("SCAN biz_outbox") && !plan.contains("SCAN t\n"), "{name}:\n{plan}");
+            let by_due = matches!(name, "due" | "oldest_due");
+            assert_eq!(plan.contains("biz_outbox_due"), by_due, "{name}:\n{plan}");
+            assert!(!by_due || !plan.contains("B-TREE"), "{name}:\n{plan}");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: run scripts/test.sh"]
+async fn postgres_finds_rows_by_index() {
+    let table = format!("t_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+    let url = std::env::var("OUTBOX_PG_URL").expect("OUTBOX_PG_URL names the PostgreSQL to test on");
+    let pool = Pool::<Postgres>::connect(&url).await.unwrap();
+    let checked = tokio::spawn(check_postgres(pool.clone(), table.clone())).await;
+    script(&pool, &format!("DROP TABLE IF EXISTS {table}, {table}_receipts")).await;
+    checked.unwrap();
+}
+
+/// With the article's index beside ours, which an adopted table keeps.
+async fn check_postgres(pool: Pool<Postgres>, table: String) {
+    let store = SqlStore::new(pool.clone()).with_table(&table).unwrap();
+    store.migrate().await.unwrap();
+    script(
+        &pool,
+        &format!(
+            "CREATE INDEX ON {table} (status, next_retry_time);
+             INSERT INTO {table} (msg_id, biz_type, biz_id, payload, status, required_groups)
+             SELECT 'm' || i, 't', 'b', '1', CASE WHEN i > 30000 THEN 0 ELSE 2 END, '[]'
+             FROM generate_series(1, 30200) AS i;
+             INSERT INTO {table}_receipts SELECT 'm' || i, 'a', 1, 'handled' FROM generate_series(1, 30000) AS i;
+             ANALYZE {table}, {table}_receipts"
+        ),
+    )
+    .await;
+    for pending in ["few", "all"] {
+        for (name, sql) in statements(&store) {
+            let plan = explain(&pool, "EXPLAIN", 0, sql).await;
+            assert!(!plan.contains("Seq Scan"), "{name}, {pending} pending:\n{plan}");
+            let by_due = plan.contains(&format!("{table}_due"));
+            match name {
+                "due" => assert!(by_due && !plan.contains("Sort"), "{name}, {pending} pending:\n{plan}"),
+                "oldest_due" => assert!(!plan.contains("Sort"), "{name}, {pending} pending:\n{plan}"),
+                _ => assert!(pending == "few" || !by_due, "{name}, {pending} pending:\n{plan}"),
+            }
+        }
+        script(&pool, &format!("UPDATE {table} SET status = 0; ANALYZE {table}")).await;
+    }
+}
