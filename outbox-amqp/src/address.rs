@@ -73,3 +73,62 @@ impl fmt::Debug for Address {
         fmt::Display::fmt(self, f)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Address {
+        Address::parse(text).unwrap()
+    }
+
+    #[test]
+    fn shown_without_the_password() {
+        let address = parse("amqps://app:p%40ss@rabbit/shop?heartbeat=7");
+        assert_eq!(address.to_string(), "amqps://app@rabbit:5671/shop");
+        assert_eq!(format!("{address:?}"), address.to_string());
+        assert!(address.is_tls());
+        assert_eq!(address.uri(Duration::ZERO).authority.userinfo.password, "p@ss");
+    }
+
+    #[test]
+    fn vhost_defaults_to_the_slash() {
+        for text in ["amqp://h", "amqp://h/%2f"] {
+            assert_eq!(parse(text).to_string(), "amqp://guest@h:5672/%2f");
+        }
+    }
+
+    #[test]
+    fn ipv6_hosts_are_kept() {
+        let address = parse("amqp://u:p@[::1]:5673/v");
+        assert_eq!((address.host(), address.port()), ("::1", 5673));
+        assert_eq!(address.to_string(), "amqp://u@[::1]:5673/v");
+        assert_eq!(parse("amqp://[fe80::2]").host(), "fe80::2");
+    }
+
+    #[test]
+    fn heartbeat_of_the_uri_wins_and_is_never_off() {
+        let seconds = |text: &str, heartbeat| parse(text).uri(heartbeat).query.heartbeat;
+        assert_eq!(seconds("amqp://h", Duration::from_secs(10)), Some(10));
+        assert_eq!(seconds("amqp://h?heartbeat=3", Duration::from_secs(10)), Some(3));
+        assert_eq!(seconds("amqp://h", Duration::from_millis(10)), Some(1));
+        assert_eq!(seconds("amqp://h", Duration::MAX), Some(u16::MAX));
+    }
+
+    #[test]
+    fn errors_never_quote_the_uri() {
+        for (text, reason) in [
+            ("app:s3cret@rabbit", InvalidAmqpConfig::NotAUri),
+            ("http://app:s3cret@rabbit", InvalidAmqpConfig::NotAUri),
+            ("amqp://app:s3cret@rabbit:port", InvalidAmqpConfig::NotAUri),
+            ("amqp://app:s3c/ret@rabbit/v", InvalidAmqpConfig::NotEncoded),
+            ("amqp://app:1#s3cret@rabbit/v", InvalidAmqpConfig::NotEncoded),
+            ("amqp://app:1?s3cret@rabbit/v", InvalidAmqpConfig::NotEncoded),
+        ] {
+            let error = Address::parse(text).unwrap_err();
+            assert_eq!(error, reason, "{text}");
+            assert!(!error.to_string().contains("s3c"), "{error}");
+        }
+    }
+}

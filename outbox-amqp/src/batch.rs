@@ -134,6 +134,7 @@ impl<'a> Batch<'a> {
     }
 
     fn broken_off(&mut self, rest: Group, error: lapin::Error, link: &Link) -> Result<Vec<Group>, Trouble> {
+        tracing::warn!(%error, unconfirmed = rest.len(), "a batch was broken off");
         match ending(&error) {
             Ending::ForAMessage => {
                 let groups = self.blame(rest, &error);

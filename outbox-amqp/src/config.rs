@@ -100,11 +100,12 @@ impl AmqpConfig {
         self
     }
 
-    /// The time for one call of `publish` or `publish_batch`, connecting included; 20 s by default. Keep it
-    /// well under half of the relay's lease: up to 3 s more are spent on asking whether the broker still answers.
+    /// The time for one call of `publish` or `publish_batch`, connecting included; 20 s by default, a day at
+    /// most. Keep it well under half of the relay's lease: a few seconds more are spent on asking whether the
+    /// broker still answers.
     #[must_use]
     pub fn with_confirm_timeout(mut self, timeout: Duration) -> Self {
-        self.confirm_timeout = timeout;
+        self.confirm_timeout = timeout.min(Duration::from_secs(86_400));
         self
     }
 
@@ -130,11 +131,11 @@ impl AmqpConfig {
         self
     }
 
-    /// How many batches may be on their way at the same time, each on a channel of its own; 8 by default, at
-    /// least one. More calls than that wait for their turn.
+    /// How many calls may be on their way at the same time, each on a channel of its own; 8 by default, from 1
+    /// to 1,000. More than that wait for their turn.
     #[must_use]
     pub fn with_channels(mut self, channels: usize) -> Self {
-        self.channels = channels.max(1);
+        self.channels = channels.clamp(1, 1_000);
         self
     }
 
@@ -168,5 +169,28 @@ impl fmt::Debug for AmqpConfig {
             .field("connection_name", &self.connection_name)
             .field("channels", &self.channels)
             .finish()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let config = AmqpConfig::new("amqp://app:s3cret@a")
+            .and_then(|config| config.with_host("amqp://app:s3cret@b"))
+            .unwrap()
+            .with_client_certificate("s3cret", "s3cret");
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("s3cret") && shown.contains("amqp://app@b:5672"), "{shown}");
+    }
+
+    #[test]
+    fn a_call_ends_well_within_half_of_a_lease_by_default() {
+        let config = AmqpConfig::new("amqp://a").unwrap();
+        assert!(config.confirm_timeout + 2 * Duration::from_secs(3) < Duration::from_secs(30));
+        assert_eq!(config.with_channels(0).channels, 1);
     }
 }

@@ -167,3 +167,36 @@ pub(crate) fn ending(error: &lapin::Error) -> Ending {
         (AMQPErrorKind::Hard(_), _) => Ending::OfTheConnection,
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use outbox_core::PublishErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn endings_by_what_the_broker_says() {
+        for (code, expected) in [
+            (404, Ending::ForAMessage),
+            (406, Ending::ForAMessage),
+            (501, Ending::ForAMessage),
+            (541, Ending::ForAMessage),
+            (504, Ending::OfTheChannel),
+            (320, Ending::OfTheConnection),
+            (530, Ending::OfTheConnection),
+        ] {
+            let words = AMQPError::from_id(code, "x".into()).unwrap();
+            assert_eq!(ending(&ErrorKind::ProtocolError(words).into()), expected, "{code}");
+        }
+        assert_eq!(ending(&ErrorKind::InvalidChannel(1).into()), Ending::OfTheChannel);
+    }
+
+    #[test]
+    fn a_broker_that_answers_is_charged_and_one_that_does_not_is_not() {
+        let kind = |trouble: Trouble| trouble.error().kind();
+        assert_eq!(kind(Trouble::unconfirmed(Duration::from_secs(1))), PublishErrorKind::Failed);
+        assert_eq!(kind(Trouble::silent().and_unconfirmed()), PublishErrorKind::Unavailable);
+        assert_eq!(kind(Trouble::all(vec![Trouble::blocked()])), PublishErrorKind::Unavailable);
+    }
+}

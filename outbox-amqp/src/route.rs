@@ -89,3 +89,23 @@ impl fmt::Debug for Router {
             .finish()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_before_rules_before_default() {
+        let message = |biz_type: &str| Message::binary(biz_type, "1", "").unwrap();
+        let mut router = Router::default();
+        assert_eq!(router.route(&message("a")), Route::to(""));
+        router.set_default(Route::to("events"));
+        router.add_rule("order.#".into(), Route::to("orders").with_routing_key("k"));
+        router.add_rule("order.paid".into(), Route::to("never reached"));
+        assert_eq!(router.route(&message("a")), Route::to("events"));
+        assert_eq!(router.route(&message("order.paid")), Route::to("orders").with_routing_key("k"));
+        router.set_choose(Arc::new(|message| Route::to(message.biz_id())));
+        assert_eq!(router.route(&message("order.paid")), Route::to("1"));
+    }
+}

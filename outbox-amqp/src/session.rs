@@ -35,6 +35,7 @@ impl Session {
             return Ok(link.clone());
         }
         if let Some(dead) = current.take() {
+            tracing::warn!("the connection to RabbitMQ is lost; opening a new one");
             dead.cut();
         }
         let link = Arc::new(self.dial_in_turn().await?);
