@@ -1,5 +1,6 @@
 use anyhow::Result;
-use outbox_core::Message;
+use outbox_core::{Enqueue, Message};
+use outbox_sqlx::PgStore;
 use sqlx::postgres::PgPool;
 
 use crate::cli::Args;
@@ -43,5 +44,20 @@ impl Case<'_> {
         let table = Table::create(self.ground, shape).await?;
         table.fill(&self.messages(biz_type, count)?).await?;
         Ok(table)
+    }
+
+    /// The framework's outbox, empty, and its table to look into.
+    pub(crate) async fn outbox(&self) -> Result<(PgStore, Table)> {
+        let table = format!("{}.{}", self.ground.schema, self.ground.name("outbox"));
+        let store = PgStore::new(self.pool().clone()).with_table(&table)?;
+        store.migrate().await?;
+        Ok((store, Table::existing(self.pool().clone(), table)))
+    }
+
+    /// Writes messages as an application would.
+    pub(crate) async fn enqueue(&self, store: &PgStore, messages: &[Message]) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        store.enqueue(&mut tx, messages).await?;
+        Ok(tx.commit().await?)
     }
 }

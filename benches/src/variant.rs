@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use crate::case::Case;
 use crate::stopwatch::Sample;
 use crate::variants::{
-    article::Article, claim_settle::ClaimSettle, hand_written::HandWritten, insert::Insert, publish::Publish,
+    article::Article, claim_settle::ClaimSettle, enqueue::Enqueue, hand_written::HandWritten, insert::Insert,
+    publish::Publish, relay::FrameworkRelay,
 };
 
 /// Something that is measured.
@@ -31,11 +32,14 @@ pub(crate) trait Variant: Send + Sync {
 /// All variants, in the order of the report.
 pub(crate) fn all() -> Vec<Box<dyn Variant>> {
     vec![
+        Box::new(FrameworkRelay),
         Box::new(HandWritten),
         Box::new(Publish),
         Box::new(Article),
         Box::new(ClaimSettle),
+        Box::new(Enqueue { rows: 1 }),
         Box::new(Insert { rows: 1 }),
+        Box::new(Enqueue { rows: 100 }),
         Box::new(Insert { rows: 100 }),
     ]
 }

@@ -39,7 +39,8 @@ impl Variant for HandWritten {
         let channel = case.ground.confirming_channel().await?;
         let leases = Leases { pool: case.pool().clone(), table: table.clone(), batch: case.args.hand_batch };
         let stopwatch = Stopwatch::start();
-        pass(leases, channel).await?;
+        // lapin closes a channel with its last clone, whatever confirms are still to come.
+        pass(leases, channel.clone()).await?;
         let sample = stopwatch.stop(count);
         table.verify(1, count).await?;
         queue.verify(count).await?;
