@@ -38,11 +38,6 @@ impl NewRow {
     pub(crate) fn required_json(&self) -> Option<String> {
         self.required_groups.as_ref().map(|groups| json!(groups).to_string())
     }
-
-    /// Only such a row can have receipts that came before it.
-    pub(crate) fn waits_for_receipts(&self) -> bool {
-        self.required_groups.as_ref().is_some_and(|groups| !groups.is_empty())
-    }
 }
 
 impl<DB: SqlDatabase> SqlStore<DB> {

@@ -68,3 +68,30 @@ pub(crate) fn duplicate<DB: Dialect>(error: sqlx::Error, messages: &[Message]) -
     );
     StoreError::new(StoreErrorKind::Duplicate, message).with_source(error)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::Cell;
+
+    use super::*;
+
+    async fn tried(failures: usize, kind: StoreErrorKind) -> (usize, Result<(), StoreError>) {
+        let tries = Cell::new(0);
+        let attempt = || {
+            tries.set(tries.get() + 1);
+            std::future::ready(if tries.get() > failures { Ok(()) } else { Err(StoreError::new(kind, "x")) })
+        };
+        let outcome = retrying(attempt).await;
+        (tries.get(), outcome)
+    }
+
+    #[tokio::test]
+    async fn only_collisions_are_tried_again_and_not_for_ever() {
+        assert!(matches!(tried(3, StoreErrorKind::Conflict).await, (4, Ok(()))));
+        assert!(matches!(tried(1, StoreErrorKind::Unavailable).await, (1, Err(_))));
+        let (tries, outcome) = tried(usize::MAX, StoreErrorKind::Conflict).await;
+        assert_eq!((tries, outcome.unwrap_err().kind()), (PAUSES_MS.len() + 1, StoreErrorKind::Conflict));
+    }
+}

@@ -7,8 +7,8 @@ const MAX_SCHEMA: usize = 63;
 /// Where the tables are, quoted, so that names that are also SQL keywords work.
 #[derive(Debug, Clone)]
 pub struct Names {
-    schema: Option<String>,
-    base: String,
+    pub(crate) schema: Option<String>,
+    pub(crate) base: String,
     /// The outbox itself.
     pub outbox: String,
     /// What consumer groups said.
@@ -45,15 +45,6 @@ impl Names {
     /// A name without its schema, as indexes and constraints are named.
     pub(crate) fn local(&self, suffix: &str) -> String {
         format!("\"{}{suffix}\"", self.base)
-    }
-
-    /// The same without quotes, as catalogs show it.
-    pub(crate) fn bare(&self, suffix: &str) -> String {
-        format!("{}{suffix}", self.base)
-    }
-
-    pub(crate) fn schema(&self) -> Option<&str> {
-        self.schema.as_deref()
     }
 }
 

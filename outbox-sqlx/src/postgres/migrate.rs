@@ -117,7 +117,7 @@ fn width(kind: &str) -> Option<u32> {
 
 /// What an adopted table holds already is left as it is.
 fn missing_check((suffix, check): (&str, &str), names: &Names, found: &HashSet<String>) -> Option<String> {
-    let missing = !found.contains(&names.bare(suffix));
+    let missing = !found.contains(&format!("{}{suffix}", names.base));
     missing.then(|| format!("ADD CONSTRAINT {} CHECK ({check}) NOT VALID", names.local(suffix)))
 }
 
@@ -132,7 +132,7 @@ async fn create_indexes(conn: &mut PgConnection, names: &Names) -> Result<(), St
     );
     let found = texts(conn, sql.bind(names.outbox.clone()).text(")")).await?;
     for (suffix, definition) in INDEXES {
-        if !found.contains(&names.bare(suffix)) {
+        if !found.contains(&format!("{}{suffix}", names.base)) {
             script(conn, format!("CREATE INDEX {} ON {} {definition}", names.local(suffix), names.outbox))
                 .await?;
         }

@@ -126,8 +126,7 @@ fn typed(member: Member) -> String {
 
 /// An array of parameters for each column.
 fn push_arrays(sql: Sql<Postgres>, rows: Vec<NewRow>, receipts: &str) -> Sql<Postgres> {
-    let received =
-        if rows.iter().any(NewRow::waits_for_receipts) { received(receipts) } else { "0".to_owned() };
+    let received = if rows.iter().any(waits_for_receipts) { received(receipts) } else { "0".to_owned() };
     let sql = sql
         .text("SELECT msg_id, biz_type, biz_id, payload::jsonb, payload_bin, content_type, headers::jsonb")
         .text(format!(", ordering_key, required_groups::jsonb, {received}, COALESCE(due, "))
@@ -141,6 +140,11 @@ fn push_arrays(sql: Sql<Postgres>, rows: Vec<NewRow>, receipts: &str) -> Sql<Pos
         ") AS s(msg_id, biz_type, biz_id, payload, payload_bin, content_type, headers, ordering_key, \
          required_groups, due)",
     )
+}
+
+/// Only such a row can have receipts that came before it.
+fn waits_for_receipts(row: &NewRow) -> bool {
+    row.required_groups.as_ref().is_some_and(|groups| !groups.is_empty())
 }
 
 fn received(receipts: &str) -> String {

@@ -29,9 +29,9 @@ pub(super) async fn migrate(conn: &mut SqliteConnection, names: &Names) -> Resul
 async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<String>, StoreError> {
     let sql = Sql::<Sqlite>::at(Now::Server)
         .text("SELECT name FROM pragma_table_xinfo(")
-        .bind(names.bare(""))
+        .bind(names.base.clone())
         .text(", ")
-        .bind(names.schema().unwrap_or("main").to_owned())
+        .bind(names.schema.clone().unwrap_or_else(|| "main".to_owned()))
         .text(")");
     let rows = sql.fetch(conn).await?;
     Ok(rows.iter().filter_map(|row| Cells::<Sqlite>::of(row).text()).collect())

@@ -162,7 +162,7 @@ pub(crate) fn postgres_url() -> String {
         .expect("OUTBOX_PG_URL names the PostgreSQL to test on; scripts/test.sh sets it")
 }
 
-fn sqlite_file(table: &str) -> PathBuf {
+pub(crate) fn sqlite_file(table: &str) -> PathBuf {
     std::env::temp_dir().join(format!("outbox-{table}.db"))
 }
 

@@ -8,8 +8,10 @@ mod harness;
 mod inspecting;
 mod migrating;
 mod model;
+mod postgres_only;
 mod receiving;
 mod settling;
+mod surviving;
 mod throughput;
 
 /// One test per case and database.
