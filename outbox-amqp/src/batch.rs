@@ -29,6 +29,8 @@ pub(crate) struct Batch<'a> {
     envelopes: Vec<Option<Envelope>>,
     verdicts: Vec<Option<Verdict>>,
     interruptions: usize,
+    /// Something may have reached the broker.
+    sent: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -40,6 +42,7 @@ impl<'a> Batch<'a> {
             envelopes: Vec::with_capacity(messages.len()),
             verdicts: Vec::with_capacity(messages.len()),
             interruptions: 0,
+            sent: false,
         };
         for message in messages {
             batch.add(Envelope::new(message, &session.config.router.route(message)));
@@ -57,7 +60,10 @@ impl<'a> Batch<'a> {
     }
 
     pub(crate) async fn run(mut self) -> Vec<Verdict> {
-        let trouble = self.deliver().await.err().unwrap_or_else(Trouble::late);
+        let mut trouble = self.deliver().await.err().unwrap_or_else(Trouble::late);
+        if self.sent {
+            trouble = trouble.and_sent();
+        }
         self.verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(trouble.error()))).collect()
     }
 
@@ -98,6 +104,7 @@ impl<'a> Batch<'a> {
 
     /// Waits for the confirmations, and enters the verdicts; why the channel ended, if it did.
     async fn send(&mut self, group: &Group, link: &Link, channel: Channel) -> Option<lapin::Error> {
+        self.sent = true;
         let judged = self.fly(group, link, &channel).await;
         for (index, verdict) in judged.verdicts {
             self.verdicts[index] = Some(verdict);
@@ -147,7 +154,7 @@ impl<'a> Batch<'a> {
             Ending::OfTheChannel if link.is_connected() || spoken(&error).is_some() => {
                 self.interrupted(rest, error)
             }
-            _ => Err(Trouble::lost(error).and_unconfirmed()),
+            _ => Err(Trouble::lost(error)),
         }
     }
 
@@ -184,7 +191,7 @@ impl<'a> Batch<'a> {
             Ok(()) => Trouble::unconfirmed(self.session.config.confirm_timeout),
             Err(reason) => {
                 link.set_stale();
-                Trouble::from(reason).and_unconfirmed()
+                reason.into()
             }
         }
     }

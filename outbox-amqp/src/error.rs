@@ -74,13 +74,11 @@ impl Trouble {
     }
 
     pub(crate) fn busy() -> Self {
-        Self::unavailable(
-            "nothing was sent: no channel became free in time; allow more or publish larger batches",
-        )
+        Self::unavailable("no channel became free in time; allow more of them or publish larger batches")
     }
 
     pub(crate) fn late() -> Self {
-        Self::unavailable("nothing was sent: no connection to RabbitMQ within the confirm timeout")
+        Self::unavailable("no connection to RabbitMQ within the confirm timeout")
     }
 
     pub(crate) fn silent() -> Self {
@@ -91,17 +89,16 @@ impl Trouble {
         Self::unavailable("RabbitMQ did not answer when the connection was closed; it was cut")
     }
 
-    /// Messages were on their way.
-    pub(crate) fn and_unconfirmed(mut self) -> Self {
-        self.text += "; what was not confirmed may have been stored, so it may arrive twice";
+    /// Something may have reached the broker.
+    pub(crate) fn and_sent(mut self) -> Self {
+        self.text += "; it may have been stored all the same, so it may arrive twice";
         self
     }
 
     /// The broker is well, but has not confirmed.
     pub(crate) fn unconfirmed(limit: Duration) -> Self {
         let text = format!(
-            "not confirmed within {limit:?}, though RabbitMQ answers: a queue may lack its majority or be \
-             overloaded; it may have been stored all the same, so it may arrive twice"
+            "not confirmed within {limit:?}, though RabbitMQ answers: a queue may lack its majority or be overloaded"
         );
         Self { make: PublishError::failed, text, source: None }
     }
@@ -196,7 +193,7 @@ mod tests {
     fn a_broker_that_answers_is_charged_and_one_that_does_not_is_not() {
         let kind = |trouble: Trouble| trouble.error().kind();
         assert_eq!(kind(Trouble::unconfirmed(Duration::from_secs(1))), PublishErrorKind::Failed);
-        assert_eq!(kind(Trouble::silent().and_unconfirmed()), PublishErrorKind::Unavailable);
+        assert_eq!(kind(Trouble::silent().and_sent()), PublishErrorKind::Unavailable);
         assert_eq!(kind(Trouble::all(vec![Trouble::blocked()])), PublishErrorKind::Unavailable);
     }
 }
