@@ -8,6 +8,9 @@ use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore, commit};
 use crate::time::Time;
 
+/// How many rows make the head of the queue.
+const HEAD: usize = 10_000;
+
 impl<DB: SqlDatabase> SqlStore<DB> {
     pub(crate) async fn try_claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         if request.limit == 0 {
@@ -28,25 +31,36 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
     /// so that the subquery runs twice, and the order is that of the SELECT.
     pub(crate) fn due(&self, request: &ClaimRequest) -> Sql<DB> {
-        let (compare, bound) = match request.mode {
-            ClaimMode::Ordinary { suspect_after } => ("<", suspect_after),
-            ClaimMode::Suspects { suspect_after } => (">=", suspect_after),
-        };
-        self.sql()
-            .text(format!(
-                "SELECT {STORED} FROM {}{}",
-                self.names.outbox,
-                DB::by_index(&self.names.local("_due"))
-            ))
-            .text(" WHERE status = 0 AND next_retry_time <= ")
+        let sql = self
+            .sql()
+            .text(format!("SELECT {STORED} FROM {} WHERE status = 0 AND next_retry_time <= ", self.by_due()))
             .now()
             .text(" AND (lease_until IS NULL OR lease_until <= ")
             .now()
-            .text(format!(") AND unsettled_claims {compare} "))
-            .bind(i64::from(bound))
-            .text(" ORDER BY next_retry_time, id LIMIT ")
+            .text(") AND unsettled_claims ");
+        let sql = match request.mode {
+            ClaimMode::Ordinary { suspect_after } => sql.text("< ").bind(i64::from(suspect_after)),
+            ClaimMode::Suspects { suspect_after } => {
+                self.among_the_first(sql.text(">= ").bind(i64::from(suspect_after)))
+            }
+        };
+        sql.text(" ORDER BY next_retry_time, id LIMIT ")
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .text(DB::FOR_UPDATE_SKIP_LOCKED)
+    }
+
+    /// Suspects have been claimed before, so they stand at the head of the queue: there is no need to read on
+    /// through a backlog of any length.
+    fn among_the_first(&self, sql: Sql<DB>) -> Sql<DB> {
+        sql.text(" AND next_retry_time <= (SELECT max(next_retry_time) FROM (SELECT next_retry_time")
+            .text(format!(" FROM {} WHERE status = 0 AND next_retry_time <= ", self.by_due()))
+            .now()
+            .text(format!(" ORDER BY next_retry_time LIMIT {HEAD}) AS head)"))
+    }
+
+    /// The outbox, read in the order of claims.
+    pub(crate) fn by_due(&self) -> String {
+        format!("{}{}", self.names.outbox, DB::by_index(&self.names.local("_due")))
     }
 
     fn take(&self, due: &[Stored], token: ClaimToken, lease: Duration) -> Sql<DB> {

@@ -79,11 +79,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     pub(crate) fn oldest_due(&self) -> Sql<DB> {
-        let hint = DB::by_index(&self.names.local("_due"));
-        self.sql()
-            .text("SELECT next_retry_time, ")
-            .now()
-            .text(format!(" FROM {}{hint} WHERE status = 0 AND next_retry_time <= ", self.names.outbox))
+        let sql = self.sql().text("SELECT next_retry_time, ").now();
+        sql.text(format!(" FROM {} WHERE status = 0 AND next_retry_time <= ", self.by_due()))
             .now()
             .text(" ORDER BY next_retry_time LIMIT 1")
     }

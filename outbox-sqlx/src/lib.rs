@@ -1,7 +1,25 @@
-//! The outbox in a SQL database: [`PgStore`] and [`SqliteStore`].
+//! The outbox in a SQL database: `PgStore` and `SqliteStore`, two names for [`SqlStore`].
 //!
-//! One body of code over [`sqlx::Database`] builds the SQL; what truly differs between databases is behind
-//! [`SqlDatabase`]. See [`SqlStore`] for how to use it.
+//! ```
+//! use outbox_core::{Enqueue, Message, OutboxStore};
+//! use outbox_sqlx::SqliteStore;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let one = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+//! # let pool = one.connect("sqlite::memory:").await?;
+//! # sqlx::raw_sql("CREATE TABLE orders (no TEXT)").execute(&pool).await?;
+//! let outbox = SqliteStore::new(pool.clone());
+//! outbox.migrate().await?;
+//!
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders VALUES (?)").bind("A-1001").execute(&mut *tx).await?;
+//! outbox.enqueue(&mut tx, &[Message::json("order.created", "A-1001", &990)?]).await?;
+//! tx.commit().await?;
+//! # assert_eq!(outbox.stats().await?.oldest_due.is_some(), true);
+//! # Ok(())
+//! # }
+//! ```
+#![doc = include_str!("../TABLE.md")]
 
 mod claim;
 mod dialect;

@@ -25,7 +25,8 @@ fn statements<DB: SqlDatabase>(store: &SqlStore<DB>) -> Vec<(&'static str, Sql<D
     let (groups, msg_ids) = (BTreeSet::from(["a"]), BTreeSet::from(["m1", "m2"]));
     let change = json!({"id": 30_001, "status": 2, "received": 1, "error": null});
     vec![
-        ("due", store.due(&request())),
+        ("due", store.due(&request(ClaimMode::Ordinary { suspect_after: 3 }))),
+        ("suspects", store.due(&request(ClaimMode::Suspects { suspect_after: 3 }))),
         ("prolong", store.prolong(&ids, token, SECOND)),
         ("held", store.held(&ids, token)),
         ("confirm", store.confirm_decided(&ids, token, &groups, SECOND)),
@@ -40,8 +41,8 @@ fn statements<DB: SqlDatabase>(store: &SqlStore<DB>) -> Vec<(&'static str, Sql<D
     ]
 }
 
-fn request() -> ClaimRequest {
-    ClaimRequest { limit: 100, lease: SECOND, mode: ClaimMode::Ordinary { suspect_after: 3 } }
+fn request(mode: ClaimMode) -> ClaimRequest {
+    ClaimRequest { limit: 100, lease: SECOND, mode }
 }
 
 /// The plan, a line for each step.
@@ -80,7 +81,7 @@ async fn sqlite_finds_rows_by_index() {
         for (name, sql) in statements(&store) {
             let plan = explain(&pool, "EXPLAIN QUERY PLAN", 3, sql).await;
             assert!(!plan.contains("SCAN biz_outbox") && !plan.contains("SCAN t\n"), "{name}:\n{plan}");
-            let by_due = matches!(name, "due" | "oldest_due");
+            let by_due = matches!(name, "due" | "suspects" | "oldest_due");
             assert_eq!(plan.contains("biz_outbox_due"), by_due, "{name}:\n{plan}");
             assert!(!by_due || !plan.contains("B-TREE"), "{name}:\n{plan}");
         }
@@ -120,7 +121,10 @@ async fn check_postgres(pool: Pool<Postgres>, table: String) {
             assert!(!plan.contains("Seq Scan"), "{name}, {pending} pending:\n{plan}");
             let by_due = plan.contains(&format!("{table}_due"));
             match name {
-                "due" => assert!(by_due && !plan.contains("Sort"), "{name}, {pending} pending:\n{plan}"),
+                "due" | "suspects" => {
+                    assert!(by_due && !plan.contains("Sort"), "{name}, {pending} pending:\n{plan}")
+                }
+                "suspects" => {}
                 "oldest_due" => assert!(!plan.contains("Sort"), "{name}, {pending} pending:\n{plan}"),
                 _ => assert!(pending == "few" || !by_due, "{name}, {pending} pending:\n{plan}"),
             }
