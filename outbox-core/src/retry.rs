@@ -53,12 +53,18 @@ impl RetryPolicy {
         let last = self.steps.len().saturating_sub(1);
         let index = (attempt.saturating_sub(1) as usize).min(last);
         let step = self.steps.get(index).copied().unwrap_or_default();
-        step.saturating_add(step.mul_f64(self.jitter * random.clamp(0.0, 1.0)))
+        let random = if random.is_finite() { random.clamp(0.0, 1.0) } else { 0.0 };
+        // `mul_f64` would panic on the longest durations.
+        let jitter = Duration::try_from_secs_f64(step.as_secs_f64() * self.jitter * random);
+        step.saturating_add(jitter.unwrap_or(Duration::MAX))
     }
 
     /// The longest time from the first attempt to the last, jitter included.
     #[must_use]
     pub fn horizon(&self) -> Duration {
-        (1..self.max_attempts).fold(Duration::ZERO, |sum, n| sum.saturating_add(self.delay(n, 1.0)))
+        let waits = self.max_attempts.saturating_sub(1);
+        let different = waits.min(u32::try_from(self.steps.len()).unwrap_or(u32::MAX));
+        let sum = (1..=different).fold(Duration::ZERO, |sum, n| sum.saturating_add(self.delay(n, 1.0)));
+        sum.saturating_add(self.delay(waits, 1.0).saturating_mul(waits - different))
     }
 }

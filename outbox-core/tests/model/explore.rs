@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 
+/// A step, and where it leads or the promise that it breaks.
+pub(crate) type Taken<S> = (<S as System>::Step, Result<<S as System>::State, String>);
+
 /// What can be explored.
 pub(crate) trait System {
     type State: Copy + Eq + Hash + Debug;
     type Step: Copy + Debug;
 
     fn initial(&mut self) -> Result<Self::State, String>;
-    /// Takes every step that can be taken: where it leads, or the promise that it breaks.
-    fn steps(&mut self, from: &Self::State, taken: &mut Vec<(Self::Step, Result<Self::State, String>)>);
+    /// Takes every step that can be taken.
+    fn steps(&mut self, from: &Self::State, taken: &mut Vec<Taken<Self>>);
     /// Whether a state is one that it must always be possible to get to.
     fn is_good_end(&self, state: &Self::State) -> bool;
     /// Whether a step is something that nobody can count on.

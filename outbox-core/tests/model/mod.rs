@@ -214,7 +214,7 @@ impl System for Whole {
         self.rows.initial().map(World::new)
     }
 
-    fn steps(&mut self, from: &World, taken: &mut Vec<(Step, Result<World, String>)>) {
+    fn steps(&mut self, from: &World, taken: &mut Vec<explore::Taken<Self>>) {
         for index in 0..self.steps.len() {
             let step = self.steps[index];
             if let Some(end) = self.take(from, step).transpose() {
