@@ -1,16 +1,17 @@
 use std::sync::Arc;
 
 use lapin::Channel;
-use outbox_core::Message;
+use outbox_core::{Message, PublishError};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::blame::{guilty, is_blamed};
+use crate::ending::{Ending, ending, spoken};
 use crate::envelope::Envelope;
-use crate::error::{Ending, Trouble, ending, spoken};
 use crate::flight::{Cargo, Flight};
 use crate::judge::{Judged, Verdict, judge};
 use crate::link::{Link, NoAnswer};
 use crate::session::Session;
+use crate::trouble::Trouble;
 
 /// How often a group is sent again because its channel ended for a reason that lies in no message.
 const INTERRUPTIONS: usize = 3;
@@ -50,7 +51,7 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    fn add(&mut self, envelope: Result<Envelope, outbox_core::PublishError>) {
+    fn add(&mut self, envelope: Result<Envelope, PublishError>) {
         let (envelope, verdict) = match envelope {
             Ok(envelope) => (Some(envelope), None),
             Err(error) => (None, Some(Err(error))),
@@ -178,7 +179,7 @@ impl<'a> Batch<'a> {
         rest.chunks(part).rev().map(<[usize]>::to_vec).collect()
     }
 
-    fn accuse(&self, index: usize, error: &lapin::Error, alone: bool) -> Option<outbox_core::PublishError> {
+    fn accuse(&self, index: usize, error: &lapin::Error, alone: bool) -> Option<PublishError> {
         let (cargo, words) = (self.cargo(index)?, spoken(error)?);
         let blamed = alone || is_blamed(words, cargo.envelope, cargo.body);
         blamed.then(|| guilty(words, cargo.envelope))

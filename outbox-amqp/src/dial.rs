@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::config::AmqpConfig;
-use crate::error::Trouble;
 use crate::lifeline::Lifeline;
 use crate::link::Link;
+use crate::trouble::Trouble;
 
 /// Connects, logs in and declares the topology.
 pub(crate) async fn dial(address: &Address, config: &AmqpConfig) -> Result<Link, Trouble> {

@@ -7,8 +7,8 @@ use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use outbox_core::PublishError;
 
+use crate::ending::spoken;
 use crate::envelope::Envelope;
-use crate::error::spoken;
 use crate::flight::Landed;
 
 /// How publishing one message ended.

@@ -52,6 +52,7 @@ mod batch;
 mod blame;
 mod config;
 mod dial;
+mod ending;
 mod envelope;
 mod error;
 mod flight;
@@ -62,6 +63,7 @@ mod publisher;
 mod route;
 mod session;
 mod topology;
+mod trouble;
 
 pub use config::AmqpConfig;
 pub use error::InvalidAmqpConfig;

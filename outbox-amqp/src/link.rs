@@ -6,8 +6,8 @@ use lapin::options::ConfirmSelectOptions;
 use lapin::{Channel, Connection};
 use tokio::time::{sleep, timeout};
 
-use crate::error::Trouble;
 use crate::lifeline::Lifeline;
+use crate::trouble::Trouble;
 
 /// How long the broker may take to answer something that costs it nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,9 +5,9 @@ use outbox_core::{Message, PublishError, Publisher};
 
 use crate::batch::Batch;
 use crate::config::AmqpConfig;
-use crate::error::Trouble;
 use crate::link::Link;
 use crate::session::Session;
+use crate::trouble::Trouble;
 
 /// Publishes to RabbitMQ, persistent, `mandatory`, and with all confirmations of a batch in flight together.
 ///

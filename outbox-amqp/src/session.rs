@@ -5,8 +5,8 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::config::AmqpConfig;
 use crate::dial::dial;
-use crate::error::Trouble;
 use crate::link::Link;
+use crate::trouble::Trouble;
 
 /// The one connection, opened when it is needed and opened anew after any error.
 pub(crate) struct Session {

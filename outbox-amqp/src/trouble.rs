@@ -1,0 +1,139 @@
+use std::io;
+use std::time::Duration;
+
+use lapin::ErrorKind;
+use lapin::protocol::AMQPError;
+use outbox_core::PublishError;
+
+use crate::address::Address;
+use crate::topology::DeclareError;
+
+/// What is wrong with all messages that have no verdict of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    make: fn(String) -> PublishError,
+    text: String,
+    source: Option<lapin::Error>,
+}
+
+impl Trouble {
+    fn unavailable(text: impl Into<String>) -> Self {
+        Self { make: PublishError::unavailable, text: text.into(), source: None }
+    }
+
+    fn with_source(mut self, source: lapin::Error) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
+        Self::unavailable(format!("cannot connect to {address}: {}", hint(address, &error)))
+            .with_source(error)
+    }
+
+    /// Several hosts, none of which can be used.
+    pub(crate) fn all(troubles: Vec<Self>) -> Self {
+        let text = troubles.iter().map(|trouble| trouble.text.as_str()).collect::<Vec<_>>().join("; ");
+        let source = troubles.into_iter().find_map(|trouble| trouble.source);
+        Self { source, ..Self::unavailable(text) }
+    }
+
+    pub(crate) fn declaring(error: DeclareError) -> Self {
+        let text = format!("the topology cannot be declared: {error}; nothing is published until it can");
+        match error {
+            DeclareError::Refused(source) => Self::unavailable(text).with_source(source),
+            DeclareError::TooLong(_) => Self::unavailable(text),
+        }
+    }
+
+    pub(crate) fn not_declared_in_time() -> Self {
+        Self::unavailable("RabbitMQ did not answer in time when the topology was declared")
+    }
+
+    pub(crate) fn lost(error: lapin::Error) -> Self {
+        let text = format!("the connection to RabbitMQ was lost: {error}; the next try opens a new one");
+        Self::unavailable(text).with_source(error)
+    }
+
+    pub(crate) fn blocked() -> Self {
+        Self::unavailable(
+            "RabbitMQ takes no messages now (memory or disk alarm); it goes on when the alarm ends",
+        )
+    }
+
+    pub(crate) fn busy() -> Self {
+        Self::unavailable("no channel became free in time; allow more of them or publish larger batches")
+    }
+
+    pub(crate) fn late() -> Self {
+        Self::unavailable("no connection to RabbitMQ within the confirm timeout")
+    }
+
+    pub(crate) fn silent() -> Self {
+        Self::unavailable("RabbitMQ does not answer; the next try opens a new connection")
+    }
+
+    pub(crate) fn not_closed() -> Self {
+        Self::unavailable("RabbitMQ did not answer when the connection was closed; it was cut")
+    }
+
+    /// Something may have reached the broker.
+    pub(crate) fn and_sent(mut self) -> Self {
+        self.text += "; it may have been stored all the same, so it may arrive twice";
+        self
+    }
+
+    /// The broker is well, but has not confirmed.
+    pub(crate) fn unconfirmed(limit: Duration) -> Self {
+        let text = format!(
+            "not confirmed within {limit:?}, though RabbitMQ answers: a queue may lack its majority or be overloaded"
+        );
+        Self { make: PublishError::failed, text, source: None }
+    }
+
+    pub(crate) fn error(&self) -> PublishError {
+        let error = (self.make)(self.text.clone());
+        match &self.source {
+            Some(source) => error.with_source(source.clone()),
+            None => error,
+        }
+    }
+}
+
+fn hint(address: &Address, error: &lapin::Error) -> String {
+    match error.kind() {
+        ErrorKind::ProtocolError(words) => refused(address, words),
+        ErrorKind::IOError(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {
+            "nothing listens there; is RabbitMQ up, and are host and port right?".into()
+        }
+        ErrorKind::IOError(cause) => cause.to_string(),
+        _ => error.to_string(),
+    }
+}
+
+fn refused(address: &Address, words: &AMQPError) -> String {
+    let (text, user) = (words.get_message(), address.user());
+    match words.get_id() {
+        403 => format!("user {user:?} was not let in; check user name and password ({text})"),
+        530 => format!(
+            "vhost {:?} cannot be opened; does it exist, and may user {user:?} use it? ({text})",
+            address.vhost()
+        ),
+        _ => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::PublishErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_broker_that_answers_is_charged_and_one_that_does_not_is_not() {
+        let kind = |trouble: Trouble| trouble.error().kind();
+        assert_eq!(kind(Trouble::unconfirmed(Duration::from_secs(1))), PublishErrorKind::Failed);
+        assert_eq!(kind(Trouble::silent().and_sent()), PublishErrorKind::Unavailable);
+        assert_eq!(kind(Trouble::all(vec![Trouble::blocked()])), PublishErrorKind::Unavailable);
+    }
+}
