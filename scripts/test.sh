@@ -139,7 +139,7 @@ step() { # NAME COMMAND...
 summary() { echo "$TOTAL_PASSED passed, $TOTAL_FAILED failed"; }
 
 leave() {
-  OUTBOX_SERVICES_DIR=$SERVICES scripts/services.sh down
+  OUTBOX_SERVICES_DIR=$SERVICES scripts/services.sh down || true
   rm -rf "$WORK" "$SERVICES"
 }
 
