@@ -201,7 +201,9 @@ down() {
   [ -e "$STATE" ] || return 0
   for service in $KNOWN; do
     backend=$(backend_of "$service")
-    [ -z "$backend" ] || { say "$service: down"; "${backend}_down" "$service"; }
+    [ -n "$backend" ] || continue
+    say "$service: down"
+    "${backend}_down" "$service" || say "$service: that went wrong; going on"
   done
   rm -rf "$DIR"
 }
