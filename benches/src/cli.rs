@@ -28,12 +28,13 @@ pub(crate) struct Args {
     /// Queue types to publish to.
     #[arg(long, value_enum, default_value_t = Queues::Both)]
     pub(crate) queue: Queues,
-    /// Rows that the relay claims together; its default if left out.
-    #[arg(long)]
-    pub(crate) batch: Option<usize>,
-    /// Batches that the relay publishes at the same time; its default if left out.
-    #[arg(long)]
-    pub(crate) window: Option<usize>,
+    /// Rows that the relay claims together; its default if left out. Several are measured side by side.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) batch: Vec<usize>,
+    /// Batches that the relay publishes at the same time; its default if left out. Several are measured side
+    /// by side.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) window: Vec<usize>,
     /// Rows that the hand-written pipeline claims together.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) hand_batch: usize,
@@ -55,16 +56,30 @@ pub(crate) struct Args {
 }
 
 fn names() -> PossibleValuesParser {
-    variant::all().iter().map(|variant| PossibleValue::new(variant.name()).help(variant.about())).into()
+    variant::all(&[RelayConfig::default()])
+        .iter()
+        .map(|variant| PossibleValue::new(variant.name()).help(variant.about()))
+        .into()
 }
 
 impl Args {
-    pub(crate) fn relay_config(&self) -> RelayConfig {
+    /// The relays to measure: every batch with every window.
+    pub(crate) fn relays(&self) -> Vec<RelayConfig> {
         let config = RelayConfig::default();
-        let batch = self.batch.unwrap_or(config.batch());
-        let window = self.window.unwrap_or(config.window());
-        config.with_batch(batch).with_window(window)
+        let batches = given_or(&self.batch, config.batch());
+        let windows = given_or(&self.window, config.window());
+        let pairs = batches.iter().flat_map(|batch| windows.iter().map(move |window| (*batch, *window)));
+        pairs.map(|(batch, window)| config.clone().with_batch(batch).with_window(window)).collect()
     }
+
+    /// The batch of the parts that the relay is made of.
+    pub(crate) fn first_batch(&self) -> usize {
+        self.batch.first().copied().unwrap_or(RelayConfig::default().batch())
+    }
+}
+
+fn given_or(given: &[usize], default: usize) -> Vec<usize> {
+    if given.is_empty() { vec![default] } else { given.to_vec() }
 }
 
 /// Which queue types to publish to.

@@ -11,13 +11,10 @@ pub(crate) fn print(args: &Args, measurements: &[Measurement]) -> Result<()> {
 }
 
 fn print_json(args: &Args, lines: &[Line]) -> Result<()> {
-    let config = args.relay_config();
     let report = json!({
         "messages": args.messages,
         "bytes": args.bytes,
         "rounds": args.rounds,
-        "batch": config.batch(),
-        "window": config.window(),
         "hand_batch": args.hand_batch,
         "connections": args.connections,
         "threads": args.threads,
@@ -28,26 +25,19 @@ fn print_json(args: &Args, lines: &[Line]) -> Result<()> {
 }
 
 fn print_table(args: &Args, lines: &[Line]) -> Result<()> {
-    let config = args.relay_config();
     println!(
-        "{} messages of {} bytes, {} rounds, batch {}, window {}, {} connections, {} threads\n",
-        args.messages,
-        args.bytes,
-        args.rounds,
-        config.batch(),
-        config.window(),
-        args.connections,
-        args.threads
+        "{} messages of {} bytes, {} rounds, {} connections, {} threads; the relay's settings are batch×window\n",
+        args.messages, args.bytes, args.rounds, args.connections, args.threads
     );
-    println!("| queue    | variant      |  msgs/s | min – max       | CPU µs | times as fast as |");
-    println!("|----------|--------------|--------:|-----------------|-------:|------------------|");
+    println!("| queue    | variant        |  msgs/s | min – max       | CPU µs | times as fast as |");
+    println!("|----------|----------------|--------:|-----------------|-------:|------------------|");
     lines.iter().for_each(print_line);
     Ok(())
 }
 
 fn print_line(line: &Line) {
     println!(
-        "| {:<8} | {:<12} | {:>7.0} | {:<15} | {:>6} | {} |",
+        "| {:<8} | {:<14} | {:>7.0} | {:<15} | {:>6} | {} |",
         line.queue.map_or("–", |queue| queue.name()),
         line.variant,
         line.rate.median,

@@ -8,7 +8,7 @@ use crate::stopwatch::Sample;
 /// What one variant came to.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
-    pub(crate) variant: &'static str,
+    pub(crate) variant: String,
     pub(crate) queue: Option<QueueKind>,
     pub(crate) messages: usize,
     /// Messages per second.
@@ -31,7 +31,7 @@ pub(crate) fn lines(measurements: &[Measurement]) -> Vec<Line> {
 
 fn line(measurement: &Measurement, all: &[Measurement]) -> Option<Line> {
     Some(Line {
-        variant: measurement.variant.name(),
+        variant: measurement.label(),
         queue: measurement.queue,
         messages: measurement.samples.first()?.messages,
         rate: Spread::of(measurement.samples.iter().map(Sample::rate))?,

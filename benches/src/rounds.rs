@@ -27,9 +27,9 @@ pub(crate) async fn measure(args: &Args, ground: &Ground) -> Result<Vec<Measurem
                 .await
                 .with_context(|| format!("{} ({})", measurement.variant.name(), measurement.place()))?;
             eprintln!(
-                "round {round}/{}  {:<12}  {:<8}  {:>8.0} msgs/s",
+                "round {round}/{}  {:<14}  {:<8}  {:>8.0} msgs/s",
                 args.rounds,
-                measurement.variant.name(),
+                measurement.label(),
                 measurement.place(),
                 sample.rate()
             );
@@ -48,16 +48,21 @@ async fn sample(args: &Args, ground: &Ground, measurement: &Measurement) -> Resu
 
 fn plan(args: &Args) -> Vec<Measurement> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    let broker = args.queue.kinds().iter().flat_map(|kind| variants(true, Some(*kind)));
-    broker.chain(variants(false, None)).filter(|m| wanted(m.variant.name())).collect()
+    let broker = args.queue.kinds().iter().flat_map(|kind| variants(args, true, Some(*kind)));
+    broker.chain(variants(args, false, None)).filter(|m| wanted(m.variant.name())).collect()
 }
 
-fn variants(publishes: bool, queue: Option<QueueKind>) -> impl Iterator<Item = Measurement> {
-    let variants = variant::all().into_iter().filter(move |variant| variant.publishes() == publishes);
+fn variants(args: &Args, publishes: bool, queue: Option<QueueKind>) -> impl Iterator<Item = Measurement> {
+    let variants =
+        variant::all(&args.relays()).into_iter().filter(move |variant| variant.publishes() == publishes);
     variants.map(move |variant| Measurement { variant, queue, samples: Vec::new() })
 }
 
 impl Measurement {
+    pub(crate) fn label(&self) -> String {
+        format!("{} {}", self.variant.name(), self.variant.settings()).trim_end().to_owned()
+    }
+
     pub(crate) fn place(&self) -> &'static str {
         self.queue.map_or("database", QueueKind::name)
     }

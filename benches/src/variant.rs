@@ -1,5 +1,6 @@
 use anyhow::Result;
 use async_trait::async_trait;
+use outbox_core::RelayConfig;
 
 use crate::case::Case;
 use crate::stopwatch::Sample;
@@ -13,6 +14,11 @@ use crate::variants::{
 pub(crate) trait Variant: Send + Sync {
     /// What it is called, in the table and in `--only`.
     fn name(&self) -> &'static str;
+
+    /// What sets it apart where a variant is measured with several settings.
+    fn settings(&self) -> String {
+        String::new()
+    }
 
     /// One line for people.
     fn about(&self) -> &'static str;
@@ -29,10 +35,18 @@ pub(crate) trait Variant: Send + Sync {
     }
 }
 
-/// All variants, in the order of the report.
-pub(crate) fn all() -> Vec<Box<dyn Variant>> {
-    vec![
-        Box::new(FrameworkRelay),
+/// All variants, in the order of the report, with a relay for each of these settings.
+pub(crate) fn all(relays: &[RelayConfig]) -> Vec<Box<dyn Variant>> {
+    let mut variants: Vec<Box<dyn Variant>> = Vec::new();
+    for config in relays {
+        variants.push(Box::new(FrameworkRelay { config: config.clone() }));
+    }
+    variants.extend(others());
+    variants
+}
+
+fn others() -> [Box<dyn Variant>; 8] {
+    [
         Box::new(HandWritten),
         Box::new(Publish),
         Box::new(Article),

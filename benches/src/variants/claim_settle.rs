@@ -29,7 +29,7 @@ impl Variant for ClaimSettle {
     async fn measure(&self, case: &Case<'_>) -> Result<Sample> {
         let count = case.many();
         let table = case.filled_table(Shape::Leased, "order.created", count).await?;
-        let batch = case.args.relay_config().batch();
+        let batch = case.args.first_batch();
         let leases = Leases { pool: case.pool().clone(), table: table.clone(), batch };
         let stopwatch = Stopwatch::start();
         pass(leases).await?;

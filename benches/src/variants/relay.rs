@@ -3,15 +3,17 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use outbox_amqp::{AmqpConfig, AmqpPublisher};
-use outbox_core::{Publisher, Relay};
+use outbox_core::{Publisher, Relay, RelayConfig};
 
 use super::tally::Tally;
 use crate::case::Case;
 use crate::stopwatch::{Sample, Stopwatch};
 use crate::variant::Variant;
 
-/// The framework's relay, with its defaults.
-pub(crate) struct FrameworkRelay;
+/// The framework's relay.
+pub(crate) struct FrameworkRelay {
+    pub(crate) config: RelayConfig,
+}
 
 /// What rows are when no consumer group has to acknowledge them.
 const COMPLETED: i16 = 2;
@@ -21,6 +23,10 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 impl Variant for FrameworkRelay {
     fn name(&self) -> &'static str {
         "relay"
+    }
+
+    fn settings(&self) -> String {
+        format!("{}×{}", self.config.batch(), self.config.window())
     }
 
     fn about(&self) -> &'static str {
@@ -43,7 +49,7 @@ impl Variant for FrameworkRelay {
         let publisher = AmqpPublisher::new(AmqpConfig::new(&case.args.amqp_url)?);
         publisher.ready().await?;
         let (store, mut settled) = Tally::of(store);
-        let relay = Relay::new(store, publisher).with_config(case.args.relay_config());
+        let relay = Relay::new(store, publisher).with_config(self.config.clone());
         let stopwatch = Stopwatch::start();
         let relay = relay.spawn();
         let reached = settled.reach(count).await;
