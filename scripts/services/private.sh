@@ -46,7 +46,7 @@ signal() { kill "-$1" "$(pid_of "$2")" 2>/dev/null || true; } # SIGNAL SERVICE
 signal_all() { # SIGNAL SERVICE: the server and all its children
   local pid
   pid=$(pid_of "$2") || return 0
-  cat /proc/[0-9]*/stat 2>/dev/null | sed -E 's/^([0-9]+) \(.*\) . ([0-9]+) .*/\1 \2/' |
+  { cat /proc/[0-9]*/stat 2>/dev/null || true; } | sed -E 's/^([0-9]+) \(.*\) . ([0-9]+) .*/\1 \2/' |
     awk -v root="$pid" '{ parent[$1] = $2 }
       END { for (p in parent) { q = p; while (q > 1 && q != root) q = parent[q]; if (q == root) print p } }' |
     while read -r pid; do kill "-$1" "$pid" 2>/dev/null || true; done
@@ -107,7 +107,7 @@ own() { # USER PATH...
 
 installed() {
   case $1 in
-    psql) command -v psql >/dev/null ;;
+    psql | faketime) command -v "$1" >/dev/null ;;
     pg) compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
     maria) command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null ;;
     redis) command -v redis-server >/dev/null ;;
@@ -117,7 +117,7 @@ installed() {
 
 package_of() {
   case $1 in
-    psql) echo postgresql-client ;;
+    psql) echo postgresql-client ;; faketime) echo faketime ;;
     pg) echo postgresql ;; maria) echo mariadb-server ;;
     redis) echo redis-server ;; rabbit) echo rabbitmq-server ;;
   esac
