@@ -63,8 +63,8 @@ async fn alone_broker_stopped_for_a_minute_charges_nothing_and_all_is_delivered_
         s.stop_listening().await?;
         s.commit_orders(100).await?;
         s.settled().await?;
-        services_ctl("stop", "rabbit").await?;
         let outage = async {
+            services_ctl("stop", "rabbit").await?;
             s.commit_orders(PENDING).await?;
             endure(s, &mut relay, Duration::from_secs(60)).await
         };
