@@ -77,6 +77,33 @@ async fn alone_broker_stopped_for_a_minute_charges_nothing_and_all_is_delivered_
     .await
 }
 
+/// What it had confirmed is on its disk, the rest goes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL, and RabbitMQ that may be killed: run scripts/test.sh"]
+async fn alone_broker_killed_under_load_loses_and_charges_nothing() -> Result<()> {
+    scenario(async |s| {
+        let relay = at_work(s, &s.relay("relay")).await?;
+        s.stop_listening().await?;
+        let outage = async {
+            for _ in 0..30 {
+                s.commit_orders(100).await?;
+            }
+            services_ctl("kill", "rabbit").await?;
+            ensure!(s.tables().count(0).await? > 0, "there was no load");
+            ensure!(s.tables().count(2).await? > 100, "nothing was confirmed under load");
+            anyhow::Ok(())
+        };
+        let endured = outage.await;
+        services_ctl("start", "rabbit").await?;
+        endured?;
+        s.listen_again().await?;
+        s.settled().await?;
+        s.explain_by_claims().await?;
+        recover(s, relay).await
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs PostgreSQL and RabbitMQ: run scripts/test.sh"]
 async fn broker_refusing_connections_charges_nothing_and_all_is_delivered_after() -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use outbox_core::{Enqueue, StoreErrorKind};
 use outbox_tests::{
-    Direction, FaultPoint, Proxy, RelaySetup, Scenario, ids, orders, scenario, until, within,
+    Direction, FaultPoint, Proxy, RelaySetup, Scenario, ids, orders, scenario, services_ctl, until, within,
 };
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::sleep;
@@ -160,6 +160,39 @@ async fn database_refusing_connections_under_load_loses_nothing_and_needs_no_res
         s.settled().await?;
         let health = relay.ask("health").await?;
         ensure!(health.contains("store_available: true"), "{health}");
+        relay.stop().await?;
+        s.explain_by_claims().await?;
+        s.verify().await
+    })
+    .await
+}
+
+/// The server dies with transactions under way: which of them committed, only the rows can tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs RabbitMQ, and PostgreSQL that may be killed: run scripts/test.sh"]
+async fn alone_database_killed_under_load_loses_nothing_and_needs_no_restart() -> Result<()> {
+    scenario(async |s| {
+        let relay = start(&s.relay("relay")).await?;
+        let load = async {
+            loop {
+                let some = orders(20)?;
+                if s.commit(&some).await.is_err() {
+                    return anyhow::Ok(ids(&some));
+                }
+            }
+        };
+        let outage = async {
+            until("work under way", LIMIT, async || Ok((s.tables().count(2).await? > 500).then_some(())))
+                .await?;
+            services_ctl("kill", "pg").await
+        };
+        let broken = tokio::try_join!(load, outage);
+        services_ctl("start", "pg").await?;
+        let (unknown, ()) = broken?;
+        let rows = until("the database answers", LIMIT, async || Ok(s.tables().rows().await.ok())).await?;
+        s.ledger().committed(rows.into_iter().map(|row| row.msg_id).filter(|id| unknown.contains(id)));
+        s.commit_orders(100).await?;
+        s.settled().await?;
         relay.stop().await?;
         s.explain_by_claims().await?;
         s.verify().await
