@@ -6,7 +6,6 @@ use anyhow::{Result, ensure};
 use futures_util::FutureExt;
 use outbox_core::{Enqueue, Message};
 use outbox_sqlx::PgStore;
-use serde_json::json;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -15,6 +14,7 @@ use crate::broker::Broker;
 use crate::deliveries::Deliveries;
 use crate::drain::Drain;
 use crate::ledger::Ledger;
+use crate::orders::{ids, orders};
 use crate::place::Place;
 use crate::promises::Evidence;
 use crate::relay::RelaySetup;
@@ -223,12 +223,9 @@ impl Scenario {
     pub async fn verify(&self) -> Result<()> {
         self.settled().await?;
         self.stop_listening().await?;
-        let evidence = Evidence {
-            ledger: self.ledger().clone(),
-            deliveries: self.deliveries.clone(),
-            rows: self.tables().rows().await?,
-            steps: self.steps().await?,
-        };
+        let ledger = self.ledger().clone();
+        let (rows, steps) = (self.tables().rows().await?, self.steps().await?);
+        let evidence = Evidence { ledger, deliveries: self.deliveries.clone(), rows, steps };
         ensure!(!evidence.steps.is_empty() || evidence.rows.is_empty(), "the audit saw nothing");
         evidence.judge()
     }
@@ -248,21 +245,4 @@ impl Scenario {
     fn take_drains(&self) -> Vec<Drain> {
         std::mem::take(&mut *self.drains())
     }
-}
-
-/// New messages of the type `order.created`.
-pub fn orders(count: usize) -> Result<Vec<Message>> {
-    messages("order.created", count)
-}
-
-/// New messages of a type.
-pub fn messages(biz_type: &str, count: usize) -> Result<Vec<Message>> {
-    let new = |n| Message::json(biz_type, format!("A-{n}"), &json!({"order": n, "amount": 990}));
-    Ok((0..count).map(new).collect::<Result<_, _>>()?)
-}
-
-/// Their ids.
-#[must_use]
-pub fn ids(messages: &[Message]) -> Vec<String> {
-    messages.iter().map(|message| message.msg_id().to_owned()).collect()
 }

@@ -77,7 +77,8 @@ async fn relay_killed_while_confirms_are_on_their_way_repeats_its_in_flight_once
         let ids = s.commit_orders(ORDERS).await?;
         s.delivered(&ids).await.context("the broker has them, and the relay is not told")?;
         victim.kill().await?;
-        s.ledger().may_repeat(s.tables().claimed().await?);
+        let in_flight = s.tables().claimed().await?;
+        s.ledger().may_repeat(in_flight);
         let heir = start(&s.relay("heir")).await?;
         s.settled().await?;
         heir.stop().await?;

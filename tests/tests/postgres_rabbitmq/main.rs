@@ -9,6 +9,7 @@ mod retries;
 mod routing;
 mod shutdown;
 mod time;
+mod users_commit;
 
 use anyhow::Result;
 use outbox_tests::{RelayProcess, RelaySetup};

@@ -94,7 +94,7 @@ async fn jitter_spreads_retries_over_its_share_of_the_step_and_no_further() -> R
         let outside = waits.iter().find(|wait| **wait < least - TOLERANCE || **wait > most + TOLERANCE);
         ensure!(outside.is_none(), "{outside:?} is outside of {least} to {most}");
         // A hundred random waits all within a fifth of the range: one chance in 10^67.
-        let spread = waits.iter().max().context("waits")?.clone() - *waits.iter().min().context("waits")?;
+        let spread = *waits.iter().max().context("waits")? - *waits.iter().min().context("waits")?;
         ensure!(spread > (most - least) / 5, "they all come back together, within {spread}");
         s.verify().await
     })
