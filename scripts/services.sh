@@ -177,7 +177,8 @@ up() {
   exec 9</tmp
   ! command -v flock >/dev/null || flock 9
   for service in "$@"; do up_one "$service"; done
-  case " $* " in *" pg "*) private_install psql ;; esac # tests write to the table with it
+  # Tests write to the table with the one and run programs with a wrong clock with the other.
+  case " $* " in *" pg "*) private_install psql; private_install faketime ;; esac
   exec 9<&-
   watch_owner
   trap - EXIT

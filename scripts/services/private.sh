@@ -107,7 +107,7 @@ own() { # USER PATH...
 
 installed() {
   case $1 in
-    psql) command -v psql >/dev/null ;;
+    psql | faketime) command -v "$1" >/dev/null ;;
     pg) compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
     maria) command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null ;;
     redis) command -v redis-server >/dev/null ;;
@@ -117,7 +117,7 @@ installed() {
 
 package_of() {
   case $1 in
-    psql) echo postgresql-client ;;
+    psql) echo postgresql-client ;; faketime) echo faketime ;;
     pg) echo postgresql ;; maria) echo mariadb-server ;;
     redis) echo redis-server ;; rabbit) echo rabbitmq-server ;;
   esac
