@@ -124,7 +124,6 @@ async fn check_postgres(pool: Pool<Postgres>, table: String) {
                 "due" | "suspects" => {
                     assert!(by_due && !plan.contains("Sort"), "{name}, {pending} pending:\n{plan}")
                 }
-                "suspects" => {}
                 "oldest_due" => assert!(!plan.contains("Sort"), "{name}, {pending} pending:\n{plan}"),
                 _ => assert!(pending == "few" || !by_due, "{name}, {pending} pending:\n{plan}"),
             }
