@@ -1,6 +1,6 @@
 //! The part of the outbox framework that knows no database and no broker: the [`Message`], the pure
-//! [state machine](state), the [retry policy](RetryPolicy), the traits that adapters implement and the
-//! [`Relay`] that drives them.
+//! [state machine](state), the [retry policy](RetryPolicy), the traits that adapters implement, and the
+//! [`Relay`] and the [`Consumer`] that drive them.
 //!
 //! Applications depend on the facade crate `outbox`; adapter authors depend on this one.
 
@@ -8,7 +8,9 @@ mod claim;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod consumer;
 mod dedup;
+mod explain;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod message;
@@ -25,6 +27,7 @@ pub mod wire;
 
 pub use claim::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Outcome, RowId, Settled, Settlement};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use consumer::{Consumer, ConsumerConfig, Disposition, Handler, HandlerError, ReceiptSink};
 pub use dedup::{Begin, DedupError, DedupKey, DedupStore, DedupToken};
 pub use message::{InvalidMessage, Limits, Message, StoredMessage};
 pub use pattern::Pattern;

@@ -157,6 +157,11 @@ impl Message {
         }
     }
 
+    /// Rebuilds a message from what a broker delivered, which may not say when it was written.
+    pub(crate) fn received(stored: StoredMessage, created_at: Option<Timestamp>) -> Self {
+        Self { created_at, ..Self::from_stored(stored) }
+    }
+
     /// The global id, and with the consumer group the key of deduplication.
     #[must_use]
     pub fn msg_id(&self) -> &str {
@@ -192,10 +197,7 @@ impl Message {
     /// The MIME type, given or by payload.
     #[must_use]
     pub fn content_type(&self) -> &str {
-        self.content_type.as_deref().unwrap_or(match self.payload {
-            Payload::Json(_) => "application/json",
-            Payload::Binary(_) => "application/octet-stream",
-        })
+        self.content_type.as_deref().unwrap_or(self.payload.default_content_type())
     }
 
     /// The MIME type, only where one was given.

@@ -60,6 +60,13 @@ impl Payload {
         self.as_bytes().is_empty()
     }
 
+    pub(crate) fn default_content_type(&self) -> &'static str {
+        match self {
+            Self::Json(_) => "application/json",
+            Self::Binary(_) => "application/octet-stream",
+        }
+    }
+
     /// Decodes JSON, from either kind.
     ///
     /// # Errors

@@ -1,15 +1,12 @@
-use std::error::Error;
-
 use tracing::{debug, warn};
 
 use super::context::Context;
 use crate::claim::{Claim, Claimed, Outcome, Settlement};
+use crate::explain::explain;
 use crate::message::Message;
 use crate::publisher::{PublishError, PublishErrorKind};
 
 pub(crate) type PublishResult = Result<(), PublishError>;
-
-const ERROR_CHARS: usize = 1000;
 
 /// What the relay keeps of a row while its message is being published.
 #[derive(Debug, Clone, Copy)]
@@ -148,19 +145,5 @@ fn count(settlements: &[Settlement]) {
     ];
     for (outcome, messages) in counts {
         metrics::counter!("outbox_published_total", "outcome" => outcome).increment(messages);
-    }
-}
-
-/// The error and its causes in one line of bounded length, for `last_error`.
-fn explain(error: &PublishError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    match text.char_indices().nth(ERROR_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }

@@ -1,0 +1,165 @@
+//! The dedup store, slow, away or forgetful, around a handler.
+use std::time::Duration;
+
+use outbox_core::consumer::{Consumer, Disposition, NoReceipts, handler_fn};
+use outbox_core::memory::MemoryDedup;
+use outbox_core::{Begin, DedupStore};
+use tokio::time::{Instant, sleep};
+
+use crate::fakes::{Act, Fault, LEASE, PATIENCE, World, config, key, later, message, passes};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn handler_slower_than_the_lease_keeps_it() {
+    let world = World::new([Act::Take(10 * LEASE)]);
+    let slow = world.spawn(0);
+    for _ in 0..19 {
+        passes(LEASE / 2).await;
+        assert_eq!(world.process(0).await, later(0));
+    }
+    assert_eq!(slow.await.unwrap(), Disposition::Ack);
+    assert_eq!((world.log.calls("m"), world.log.effects("m")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_ends_with_a_delivery_that_was_dropped() {
+    let world = World::new([Act::Hang, Act::Succeed]);
+    let dropped = world.spawn(0);
+    passes(SECOND).await;
+    dropped.abort();
+    passes(LEASE).await;
+    assert_eq!(world.process(0).await, Disposition::Ack);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handler_is_stopped_when_its_lease_is_lost() {
+    let world = World::new([Act::Take(10 * LEASE), Act::Succeed]);
+    let start = Instant::now();
+    let slow = world.spawn(0);
+    passes(SECOND).await;
+    world.dedup.forget();
+    assert_eq!(slow.await.unwrap(), later(0));
+    assert!(start.elapsed() <= LEASE, "{:?}", start.elapsed());
+    assert_eq!(world.log.effects("m"), 0);
+    assert_eq!(world.process(0).await, Disposition::Ack);
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_away_for_less_than_the_lease_does_not_stop_a_handler() {
+    for fault in [Fault::Before, Fault::After] {
+        let world = World::new([Act::Take(3 * LEASE)]);
+        let slow = world.spawn(0);
+        passes(LEASE / 3 - SECOND).await;
+        world.dedup.faults.away(Some(fault));
+        passes(LEASE / 2).await;
+        world.dedup.faults.heal();
+        assert_eq!(slow.await.unwrap(), Disposition::Ack, "{fault:?}");
+        assert_eq!(world.log.calls("m"), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_away_for_the_lease_stops_the_handler_in_time() {
+    for fault in [Fault::Before, Fault::Hang] {
+        let world = World::new([Act::Take(10 * LEASE), Act::Succeed]);
+        let start = Instant::now();
+        let slow = world.spawn(0);
+        passes(SECOND).await;
+        world.dedup.faults.away(Some(fault));
+        assert_eq!(slow.await.unwrap(), later(0), "{fault:?}");
+        assert!(start.elapsed() <= LEASE, "{fault:?}: {:?}", start.elapsed());
+        world.dedup.faults.heal();
+        passes(LEASE).await;
+        assert_eq!(world.process(0).await, Disposition::Ack);
+        assert_eq!(world.log.effects("m"), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_away_at_the_start_is_waited_for_then_left() {
+    for fault in [Fault::Before, Fault::Hang] {
+        let world = World::new([Act::Succeed]);
+        world.dedup.faults.away(Some(fault));
+        let start = Instant::now();
+        assert_eq!(world.process(1).await, later(1), "{fault:?}");
+        assert!(start.elapsed() <= PATIENCE && start.elapsed() > PATIENCE / 2, "{:?}", start.elapsed());
+        assert_eq!(world.log.events(), []);
+        world.dedup.faults.heal();
+        assert_eq!(world.process(1).await, Disposition::Ack);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_that_comes_back_in_time_is_not_even_noticed() {
+    let world = World::new([Act::Succeed]);
+    world.dedup.faults.away(Some(Fault::Before));
+    let waiting = world.spawn(0);
+    passes(PATIENCE / 2).await;
+    world.dedup.faults.heal();
+    assert_eq!(waiting.await.unwrap(), Disposition::Ack);
+}
+
+/// The lease was taken, but nobody knows its token: it has to run out.
+#[tokio::test(start_paused = true)]
+async fn lost_answer_to_begin_delays_the_message_only() {
+    let world = World::new([Act::Succeed]);
+    world.dedup.faults.next([Some(Fault::After)]);
+    assert_eq!(world.process(0).await, later(0));
+    passes(LEASE).await;
+    assert_eq!(world.process(0).await, Disposition::Ack);
+    assert_eq!(world.log.effects("m"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_tried_again_and_a_lost_answer_is_understood() {
+    for faults in [vec![Some(Fault::Before); 3], vec![Some(Fault::After)], vec![Some(Fault::Hang)]] {
+        let world = World::new([Act::Succeed]);
+        world.dedup.faults.next([None].into_iter().chain(faults.clone()));
+        assert_eq!(world.process(0).await, Disposition::Ack, "{faults:?}");
+        assert_eq!(world.is_done().await, faults != [Some(Fault::Hang)], "{faults:?}");
+        assert_eq!((world.log.calls("m"), world.log.handled("m")), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn effect_is_acknowledged_even_if_it_can_never_be_marked() {
+    let world = World::new([Act::Take(SECOND)]);
+    let delivery = world.spawn(0);
+    passes(SECOND / 2).await;
+    world.dedup.faults.away(Some(Fault::Before));
+    assert_eq!(delivery.await.unwrap(), Disposition::Ack);
+    assert_eq!((world.log.effects("m"), world.log.handled("m")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_set_even_if_the_lease_was_forgotten_meanwhile() {
+    let world = World::new([Act::Take(SECOND)]);
+    let delivery = world.spawn(0);
+    passes(SECOND / 2).await;
+    world.dedup.forget();
+    assert_eq!(delivery.await.unwrap(), Disposition::Ack);
+    assert!(world.is_done().await);
+}
+
+/// A handler that never awaits cannot renew its lease itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handler_that_blocks_its_thread_keeps_its_lease() {
+    let lease = Duration::from_millis(200);
+    let dedup = MemoryDedup::new();
+    let handler = handler_fn(move |_: outbox_core::consumer::Delivery<u32>| async move {
+        std::thread::sleep(4 * lease);
+        Ok(())
+    });
+    let consumer = Consumer::new("points", handler, NoReceipts).with_dedup(dedup.clone());
+    let consumer = consumer.with_config(config().with_lease(lease));
+    let blocked = tokio::spawn(async move { consumer.process(message("m"), 0).await });
+    let end = Instant::now() + 3 * lease;
+    sleep(lease / 4).await;
+    while Instant::now() < end {
+        assert_eq!(dedup.begin(&key("m"), lease).await.unwrap(), Begin::InProgress);
+        sleep(lease / 10).await;
+    }
+    assert_eq!(blocked.await.unwrap(), Disposition::Ack);
+    assert!(dedup.is_done(&key("m")).await.unwrap());
+}
