@@ -1,5 +1,6 @@
 //! A prefix of its own on the shared server, emptied at the end.
 use std::env;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outbox_core::{Begin, DedupKey, DedupStore, DedupToken};
@@ -15,7 +16,7 @@ pub(crate) fn shared_url() -> String {
 }
 
 pub(crate) struct Fixture {
-    pub(crate) dedup: RedisDedup,
+    pub(crate) dedup: Arc<RedisDedup>,
     pub(crate) url: String,
     pub(crate) prefix: String,
 }
@@ -31,7 +32,7 @@ impl Fixture {
 
     pub(crate) fn at(url: &str, config: RedisDedupConfig) -> Self {
         let prefix = format!("outbox:test:{}:", Uuid::new_v4().simple());
-        let dedup = RedisDedup::new(url, config.with_prefix(&prefix)).unwrap();
+        let dedup = Arc::new(RedisDedup::new(url, config.with_prefix(&prefix)).unwrap());
         Self { dedup, url: url.to_owned(), prefix }
     }
 

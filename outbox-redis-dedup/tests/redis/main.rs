@@ -4,6 +4,7 @@
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conformance;
+mod consuming;
 mod fixture;
 mod loss;
 mod outage;

@@ -14,14 +14,16 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// What a busy machine may add.
 const SLACK: Duration = Duration::from_secs(2);
 
-async fn proxied() -> (Proxy, Fixture) {
+pub(crate) async fn proxied() -> (Proxy, Fixture) {
     proxied_with(RedisDedupConfig::default().with_response_timeout(RESPONSE).with_connect_timeout(CONNECT))
         .await
 }
 
 async fn proxied_with(config: RedisDedupConfig) -> (Proxy, Fixture) {
-    let proxy = Proxy::start(shared_url().into_connection_info().unwrap().addr().to_string()).await;
-    let fixture = Fixture::at(&proxy.url(), config);
+    let server = shared_url().into_connection_info().unwrap().addr().to_string();
+    let proxy = Proxy::start(server.clone()).await;
+    let mut fixture = Fixture::at(&shared_url().replace(&server, &proxy.address.to_string()), config);
+    fixture.url = shared_url();
     (proxy, fixture)
 }
 
