@@ -25,7 +25,7 @@ COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory postgres,amqp,redis"
 lint() {
   step "format" cargo fmt --all --check
   step "shell scripts parse" bash -n scripts/*.sh scripts/services/*.sh .ci/run
-  step "clippy" cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+  step "clippy" cargo clippy --locked --workspace --all-targets --all-features --keep-going -- -D warnings
   step "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps
 }
 
