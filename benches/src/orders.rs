@@ -11,7 +11,7 @@ fn message(biz_type: &str, number: usize, bytes: usize) -> Result<Message> {
     let order = format!("A-{number:010}");
     let bare = body(&order, number, "");
     let note = "n".repeat(bytes.saturating_sub(bare.len()));
-    Ok(Message::new(biz_type, &order, Payload::Json(body(&order, number, &note)))?)
+    Ok(Message::new(biz_type, &order, Payload::json_text(body(&order, number, &note))?)?)
 }
 
 fn body(order: &str, number: usize, note: &str) -> String {

@@ -31,7 +31,7 @@ pub use consumer::{Consumer, ConsumerConfig, Disposition, Handler, HandlerError,
 pub use dedup::{Begin, DedupError, DedupKey, DedupStore, DedupToken};
 pub use message::{InvalidMessage, Limits, Message, StoredMessage};
 pub use pattern::Pattern;
-pub use payload::Payload;
+pub use payload::{JsonText, Payload};
 pub use policy::{Policies, Policy};
 pub use publisher::{PublishError, PublishErrorKind, Publisher};
 pub use receipt::{Receipt, ReceiptReport, Verdict};

@@ -9,10 +9,29 @@ use crate::message::InvalidMessage;
 /// The body of a message: JSON text, stored in a JSON column that people can query, or bytes of any kind.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Payload {
-    /// A JSON document, as text.
-    Json(String),
+    /// A JSON document.
+    Json(JsonText),
     /// Anything else.
     Binary(Bytes),
+}
+
+/// Text that is one JSON document which every JSON column accepts. PostgreSQL normalises what it stores: the
+/// published bytes may differ from the enqueued ones in key order, white space and number form.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JsonText(String);
+
+impl JsonText {
+    /// Text that a database or a broker holds as JSON, taken at its word: for adapters that read messages back.
+    #[must_use]
+    pub fn from_stored(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl Payload {
@@ -23,7 +42,7 @@ impl Payload {
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, InvalidMessage> {
         let text = serde_json::to_string(value).map_err(|e| InvalidMessage::new("payload", e.to_string()))?;
         refuse_nul(&text)?;
-        Ok(Self::Json(text))
+        Ok(Self::Json(JsonText(text)))
     }
 
     /// Takes JSON that is already text.
@@ -36,14 +55,14 @@ impl Payload {
         serde_json::from_str::<serde_json::Value>(&text)
             .map_err(|e| InvalidMessage::new("payload", format!("is not JSON: {e}")))?;
         refuse_nul(&text)?;
-        Ok(Self::Json(text))
+        Ok(Self::Json(JsonText(text)))
     }
 
     /// The bytes that go to the broker.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Json(text) => text.as_bytes(),
+            Self::Json(text) => text.0.as_bytes(),
             Self::Binary(bytes) => bytes,
         }
     }
@@ -80,7 +99,7 @@ impl Payload {
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(text) => write!(f, "Json({} bytes)", text.len()),
+            Self::Json(text) => write!(f, "Json({} bytes)", text.0.len()),
             Self::Binary(bytes) => write!(f, "Binary({} bytes)", bytes.len()),
         }
     }

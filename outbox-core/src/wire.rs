@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chrono::DateTime;
 
 use crate::message::{Message, StoredMessage};
-use crate::payload::Payload;
+use crate::payload::{JsonText, Payload};
 
 /// Header names that start with this are the framework's; `enqueue` refuses them from users.
 pub const RESERVED_PREFIX: &str = "outbox-";
@@ -103,7 +103,9 @@ pub fn attempts(headers: &[(String, String)]) -> u32 {
 
 fn payload(body: Bytes, content_type: Option<&str>) -> Payload {
     match std::str::from_utf8(&body) {
-        Ok(text) if content_type.is_some_and(is_json) => Payload::Json(text.to_owned()),
+        Ok(text) if content_type.is_some_and(is_json) => {
+            Payload::Json(JsonText::from_stored(text.to_owned()))
+        }
         _ => Payload::Binary(body),
     }
 }
@@ -136,7 +138,7 @@ mod tests {
             ids in ("[ -~]{1,64}", "[ -~]{1,128}", "\\PC{1,60}"),
             payload in prop_oneof![
                 any::<Vec<u8>>().prop_map(|bytes| Payload::Binary(bytes.into())),
-                any::<String>().prop_map(|text| Payload::Json(serde_json::to_string(&text).unwrap())),
+                any::<String>().prop_map(|text| Payload::Json(JsonText::from_stored(serde_json::to_string(&text).unwrap()))),
             ],
             headers in prop::collection::btree_map("[a-z-]{1,9}", "\\PC{0,20}", 0..4),
             ordering_key in prop::option::of("\\PC{1,20}"),

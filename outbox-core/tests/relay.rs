@@ -10,8 +10,9 @@ use chrono::DateTime;
 use outbox_core::memory::{BrokerFault, MemoryBroker, MemoryStore, Operation, StoreFault, TokioClock};
 use outbox_core::relay::BreakerState;
 use outbox_core::{
-    Enqueue, Message, OutboxStore, Policies, Policy, PublishError, Publisher, Relay, RelayConfig,
-    RelayHandle, RetryPolicy, Status, StoreErrorKind,
+    Claim, ClaimMode, ClaimRequest, Claimed, Clock, Enqueue, Filter, Message, OutboxStore, Policies, Policy,
+    PublishError, Publisher, Receipt, ReceiptReport, Relay, RelayConfig, RelayHandle, Requeued, RetryPolicy,
+    Row, RowId, Settled, Settlement, Stats, Status, StoreError, StoreErrorKind,
 };
 use tokio::time::{Instant, sleep};
 
@@ -197,6 +198,96 @@ async fn a_probe_that_lies_costs_one_message_at_a_time() {
     sleep(60 * MINUTE).await;
     let published = publisher.0.load(SeqCst);
     assert!(published > 300 && published < 600, "every ten seconds one: {published}");
+}
+
+/// Takes everything but one message, for which its connection breaks.
+struct Allergic(MemoryBroker);
+
+#[async_trait]
+impl Publisher for Allergic {
+    async fn publish(&self, message: &Message) -> Result<(), PublishError> {
+        match message.biz_type() {
+            "bad" => Err(PublishError::unavailable("connection reset")),
+            _ => self.0.publish(message).await,
+        }
+    }
+    async fn ready(&self) -> Result<(), PublishError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_always_finds_the_broker_unavailable_stops_no_others() {
+    let world = World::new();
+    let _relay = world.relay_to(Allergic(world.broker.clone()));
+    world.commit(&["bad"]).await;
+    world.until(|w| w.store.snapshot().values().any(|row| row.claim_no > 0)).await;
+    for delivered in 1..=100 {
+        world.commit(&["good"]).await;
+        assert!(world.until(|w| w.delivered() == delivered).await < 2 * MINUTE);
+    }
+    world.until(|w| w.count(Status::Failed) == 1).await;
+    world.commit(&["good"]).await;
+    assert!(world.until(|w| w.delivered() == 101).await < MINUTE);
+}
+
+/// A store that cannot write one row's outcome.
+struct Stubborn(MemoryStore);
+
+#[async_trait]
+impl OutboxStore for Stubborn {
+    fn clock(&self) -> &dyn Clock {
+        self.0.clock()
+    }
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        self.0.claim(request).await
+    }
+    async fn renew(&self, claims: &[Claim], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+        self.0.renew(claims, lease).await
+    }
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        if settlements.iter().any(|settlement| settlement.claim.id.0 == 3) {
+            return Err(StoreError::new(StoreErrorKind::Other, "a trigger says no"));
+        }
+        self.0.settle(settlements).await
+    }
+    async fn record_receipts(&self, receipts: &[Receipt]) -> Result<ReceiptReport, StoreError> {
+        self.0.record_receipts(receipts).await
+    }
+    async fn requeue(&self, id: RowId, claim_no: u64) -> Result<Requeued, StoreError> {
+        self.0.requeue(id, claim_no).await
+    }
+    async fn find(&self, filter: &Filter) -> Result<Vec<Row>, StoreError> {
+        self.0.find(filter).await
+    }
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        self.0.stats().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_cannot_be_settled_holds_no_others_up() {
+    let world = World::new();
+    world.commit(&["a"; 50]).await;
+    let relay = Relay::new(Stubborn(world.store.clone()), world.broker.clone()).spawn();
+    world.until(|w| w.count(Status::Completed) == 49).await;
+    world.commit(&["a"; 50]).await;
+    assert!(world.until(|w| w.count(Status::Completed) == 99).await < 3 * MINUTE);
+    assert!(relay.health().is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspects_do_not_wait_for_one_another() {
+    let world = World::new();
+    world.commit(&["a"; 300]).await;
+    let mode = ClaimMode::Ordinary { suspect_after: 3 };
+    for _ in 0..3 {
+        let request = ClaimRequest { limit: 300, lease: MINUTE, mode };
+        assert_eq!(world.store.claim(&request).await.unwrap().len(), 300);
+        sleep(MINUTE).await;
+    }
+    let _relay = world.relay();
+    assert!(world.until(|w| w.count(Status::Completed) == 300).await < Duration::from_secs(5));
 }
 
 #[tokio::test(start_paused = true)]

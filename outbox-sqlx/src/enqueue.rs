@@ -90,7 +90,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     fn new_row(&self, message: &Message) -> NewRow {
         let (json, bytes) = match message.payload() {
-            Payload::Json(text) => (Some(text.clone()), None),
+            Payload::Json(text) => (Some(text.as_str().to_owned()), None),
             Payload::Binary(bytes) => (None, Some(bytes.to_vec())),
         };
         let required = |policies: &Arc<Policies>| policies.of(message.biz_type()).required_groups().to_vec();

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_core::{Message, Payload, Row, RowId, Status, StoredMessage, Timestamp};
+use outbox_core::{JsonText, Message, Payload, Row, RowId, Status, StoredMessage, Timestamp};
 use serde_json::Value;
 
 use crate::dialect::Dialect;
@@ -107,7 +107,7 @@ pub(crate) fn status(code: i16) -> Status {
 fn payload(json: Option<String>, bytes: Option<Vec<u8>>) -> Payload {
     match bytes {
         Some(bytes) => Payload::Binary(bytes.into()),
-        None => Payload::Json(json.unwrap_or_else(|| "null".to_owned())),
+        None => Payload::Json(JsonText::from_stored(json.unwrap_or_else(|| "null".to_owned()))),
     }
 }
 

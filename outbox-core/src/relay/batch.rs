@@ -9,12 +9,14 @@ pub(crate) struct Batch {
     pub(crate) rows: Vec<Claimed>,
     /// By this process's monotonic clock, which goes on while the process is stopped.
     pub(crate) lease_ends: Instant,
+    /// An unavailable broker is charged to these messages: it was ready for others.
+    pub(crate) blamed: bool,
     end: Option<oneshot::Sender<()>>,
 }
 
 impl Batch {
     pub(crate) fn new(rows: Vec<Claimed>, lease_ends: Instant) -> Self {
-        Self { rows, lease_ends, end: None }
+        Self { rows, lease_ends, blamed: false, end: None }
     }
 
     pub(crate) fn len(&self) -> usize {

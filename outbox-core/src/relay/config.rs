@@ -42,7 +42,7 @@ impl RelayConfig {
         self
     }
 
-    /// Batches being published at the same time; 2 by default. At least 1. One more may wait, claimed.
+    /// Batches being published at the same time; 2 by default. At least 1. Two more may wait, claimed.
     #[must_use]
     pub fn with_window(mut self, batches: usize) -> Self {
         self.window = batches.max(1);

@@ -70,13 +70,12 @@ impl RelayHandle {
         let now = Instant::now();
         let end = now + within;
         self.phase.send_replace(Phase::Draining { give_back_at: now + within * 4 / 5 });
+        let mut ended = true;
         for task in [&mut self.tasks.sweeping, &mut self.tasks.publishing, &mut self.tasks.settling] {
-            if timeout_at(end, task).await.is_err() {
-                break;
-            }
+            ended = ended && timeout_at(end, task).await.is_ok();
         }
         let Self { context, tasks, .. } = self;
-        let report = ShutdownReport { left_claimed: context.0.pulse.in_flight() };
+        let report = ShutdownReport { left_claimed: context.0.pulse.in_flight(), ended };
         tasks.abort();
         report
     }
@@ -113,12 +112,15 @@ impl Waker {
 pub struct ShutdownReport {
     /// Rows whose outcome could not be written within the bound: they go again when their lease has run out.
     pub left_claimed: usize,
+    /// Whether every task came to its end. If not, a call to the store or the broker had not come back, and a
+    /// claim that was under way may leave rows to wait for their lease as well.
+    pub ended: bool,
 }
 
 impl ShutdownReport {
     /// Nothing was left behind.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.left_claimed == 0
+        self.left_claimed == 0 && self.ended
     }
 }

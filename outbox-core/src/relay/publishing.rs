@@ -55,9 +55,9 @@ impl Publishing {
             return batch.release();
         }
         if !self.holds(&mut batch).await {
-            return batch.outcome(Vec::new());
+            return batch.release();
         }
-        let mut verdicts = Verdicts::new(&self.context);
+        let mut verdicts = Verdicts::new(&self.context, batch.blamed);
         let rows = verdicts.park_repeat_offenders(std::mem::take(&mut batch.rows));
         if rows.is_empty() {
             return batch.outcome(verdicts.settlements());
@@ -75,7 +75,8 @@ impl Publishing {
         batch.outcome(verdicts.settlements())
     }
 
-    /// Makes sure that there is time to publish. A claim that somebody else may have taken is dropped.
+    /// Makes sure that there is time to publish. Rows that somebody else may have taken are dropped; where
+    /// that cannot be told, all are to be given back.
     async fn holds(&self, batch: &mut Batch) -> bool {
         let lease = self.context.config.lease;
         if batch.lease_ends >= Instant::now() + lease / 2 {
@@ -83,15 +84,15 @@ impl Publishing {
         }
         let ends = Instant::now() + lease;
         let claims = batch.claims();
-        match self.context.ask("renew", self.context.store.renew(&claims, lease)).await {
-            Ok(held) => {
+        match self.renew(&claims).await {
+            Some(held) => {
                 let held: HashSet<_> = held.into_iter().collect();
                 metrics::counter!("outbox_claim_lost_total").increment((claims.len() - held.len()) as u64);
                 batch.rows.retain(|row| held.contains(&row.claim));
                 batch.lease_ends = ends;
-                !batch.rows.is_empty()
+                true
             }
-            Err(_) => false,
+            None => false,
         }
     }
 
@@ -101,9 +102,16 @@ impl Publishing {
         let lease = self.context.config.lease;
         sleep((lease_ends - Instant::now()).saturating_sub(lease * 2 / 3)).await;
         loop {
-            let _ = self.context.ask("renew", self.context.store.renew(claims, lease)).await;
-            sleep(lease / 3).await;
+            let renewed = self.renew(claims).await.is_some();
+            sleep(if renewed { lease / 3 } else { lease / 12 }).await;
         }
+    }
+
+    /// Within a sixth of the lease, so that a call that hangs leaves time for others.
+    async fn renew(&self, claims: &[Claim]) -> Option<Vec<Claim>> {
+        let lease = self.context.config.lease;
+        let call = self.context.ask("renew", self.context.store.renew(claims, lease));
+        timeout(lease / 6, call).await.ok()?.ok()
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<PublishResult> {
@@ -127,7 +135,9 @@ impl Publishing {
     /// Within the time limit; `None` when the publisher panicked.
     async fn guarded(&self, messages: &[Message]) -> Option<Vec<PublishResult>> {
         let limit = self.context.config.publish_timeout;
-        let call = AssertUnwindSafe(self.context.publisher.publish_batch(messages)).catch_unwind();
+        // In a block, so that a publisher that panics before it returns a future is caught as well.
+        let call = AssertUnwindSafe(async { self.context.publisher.publish_batch(messages).await });
+        let call = call.catch_unwind();
         match timeout(limit, call).await {
             Ok(Ok(results)) => Some(results),
             Ok(Err(_)) => None,

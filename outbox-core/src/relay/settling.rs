@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, error};
 
 use super::backoff::Backoff;
@@ -32,22 +32,45 @@ impl Settling {
 
     /// Tries until it works. A lease that has run out meanwhile does not matter: as long as nobody else has
     /// claimed the row, the outcome still counts, and if somebody has, it changes nothing.
+    ///
+    /// What the store refuses for another reason than its own troubles is split, until the one row that it
+    /// cannot write stands alone; that one is given up after a lease.
     async fn settle(&self, settlements: &[Settlement]) {
-        if settlements.is_empty() {
-            return;
-        }
         let mut trouble = Backoff::new(self.context.config.backoff_min, self.context.config.backoff_max);
+        let give_up_at = Instant::now() + self.context.config.lease;
+        let mut parts = vec![settlements];
         loop {
-            match self.context.ask("settle", self.context.store.settle(settlements)).await {
-                Ok(settled) => {
-                    metrics::counter!("outbox_claim_lost_total").increment(settled.lost as u64);
-                    return;
-                }
-                Err(error) => {
-                    debug!(error = &error as &dyn std::error::Error, "settle failed");
-                    sleep(trouble.pause()).await;
-                }
+            let mut left = Vec::new();
+            for part in parts.into_iter().filter(|part| !part.is_empty()) {
+                left.extend(self.try_settle(part, give_up_at).await);
             }
+            if left.is_empty() {
+                return;
+            }
+            parts = left;
+            sleep(trouble.pause()).await;
         }
+    }
+
+    /// Answers what is still to be settled, in parts.
+    async fn try_settle<'a>(&self, part: &'a [Settlement], give_up_at: Instant) -> Vec<&'a [Settlement]> {
+        let error = match self.context.ask("settle", self.context.store.settle(part)).await {
+            Ok(settled) => {
+                metrics::counter!("outbox_claim_lost_total").increment(settled.lost as u64);
+                return Vec::new();
+            }
+            Err(error) => error,
+        };
+        let cause = &error as &dyn std::error::Error;
+        if error.is_transient() || Instant::now() < give_up_at && part.len() == 1 {
+            debug!(error = cause, "settle failed");
+            return vec![part];
+        }
+        let [Settlement { claim, .. }] = part else {
+            let (one, other) = part.split_at(part.len() / 2);
+            return vec![one, other];
+        };
+        error!(id = %claim.id, error = cause, "an outcome cannot be written: the row goes again after its lease");
+        Vec::new()
     }
 }

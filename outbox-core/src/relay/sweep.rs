@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -11,8 +12,12 @@ use super::batch::Batch;
 use super::breaker::BreakerState;
 use super::context::Context;
 use super::phase::PhaseWatch;
-use crate::claim::{ClaimMode, ClaimRequest};
+use crate::claim::{ClaimMode, ClaimRequest, RowId};
 use crate::store::StoreError;
+
+/// A broker that says three times that it is ready, and each time not for the same message, has something
+/// against the message: left uncharged, it would stop all others for ever.
+const BLAME_AFTER: u32 = 2;
 
 /// Claims due rows and hands them to be published.
 pub(crate) struct Sweep {
@@ -25,6 +30,7 @@ pub(crate) struct Sweep {
     probe: Backoff,
     suspects_due: Instant,
     suspect: Option<oneshot::Receiver<()>>,
+    ahead: Ahead,
 }
 
 impl Sweep {
@@ -48,6 +54,7 @@ impl Sweep {
             probe,
             suspects_due: Instant::now(),
             suspect: None,
+            ahead: Ahead::default(),
         }
     }
 
@@ -82,7 +89,7 @@ impl Sweep {
         let pause = self.probe.pause();
         self.pause(pause).await;
         let limit = self.context.config.publish_timeout;
-        let ready = AssertUnwindSafe(self.context.publisher.ready()).catch_unwind();
+        let ready = AssertUnwindSafe(async { self.context.publisher.ready().await }).catch_unwind();
         tokio::select! {
             answer = timeout(limit, ready) => {
                 if let Ok(Ok(Ok(()))) = answer {
@@ -95,16 +102,28 @@ impl Sweep {
 
     /// Every answer of the broker to this one closes the breaker, and another failure opens it again.
     async fn send_one_ahead(&mut self) {
-        let suspect_after = self.context.config.suspect_after;
-        let Some(mut batch) = self.claim(1, ClaimMode::Ordinary { suspect_after }).await else { return };
+        let Some(mut batch) = self.first_in_line().await else { return };
+        let Some(id) = batch.rows.first().map(|row| row.claim.id) else {
+            self.context.breaker.answered();
+            return;
+        };
+        batch.blamed = self.ahead.sent(id) > BLAME_AFTER;
         let ended = batch.notify_end();
-        match self.hand_over(batch).await {
-            Some(0) => self.context.breaker.answered(),
-            _ => drop(ended.await),
-        }
+        self.hand_over(batch).await;
+        drop(ended.await);
         if !self.context.breaker.is_failing() {
             self.probe.reset();
+            self.ahead = Ahead::default();
         }
+    }
+
+    async fn first_in_line(&mut self) -> Option<Batch> {
+        let suspect_after = self.context.config.suspect_after;
+        let batch = self.claim(1, ClaimMode::Ordinary { suspect_after }).await?;
+        if batch.len() > 0 {
+            return Some(batch);
+        }
+        self.claim(1, ClaimMode::Suspects { suspect_after }).await
     }
 
     async fn claim_ordinary(&mut self, limit: usize) -> Option<usize> {
@@ -116,14 +135,16 @@ impl Sweep {
     /// One suspect at a time, and the next only after this one has come to an end: if it kills this process,
     /// no other suspect is counted as claimed with it.
     async fn claim_suspect(&mut self) -> Option<usize> {
-        if self.suspect.as_mut().is_some_and(|end| end.try_recv() == Err(oneshot::error::TryRecvError::Empty))
-        {
+        let waiting = |end: &mut oneshot::Receiver<()>| end.try_recv() == Err(TryRecvError::Empty);
+        if self.suspect.as_mut().is_some_and(waiting) {
             return Some(0);
         }
-        self.suspects_due = Instant::now() + self.context.config.sweep_max;
         let suspect_after = self.context.config.suspect_after;
         let mut batch = self.claim(1, ClaimMode::Suspects { suspect_after }).await?;
-        self.suspect = Some(batch.notify_end());
+        let more = batch.len() > 0;
+        self.suspect = more.then(|| batch.notify_end());
+        self.suspects_due =
+            Instant::now() + if more { Duration::ZERO } else { self.context.config.sweep_max };
         self.hand_over(batch).await
     }
 
@@ -162,10 +183,12 @@ impl Sweep {
 
     /// Rests until there may be something to do.
     async fn rest(&mut self, for_: Duration) {
+        let Self { wake, phase, suspect, idle, .. } = self;
         tokio::select! {
             () = sleep(for_) => {}
-            () = self.wake.notified() => self.idle.reset(),
-            _ = self.phase.draining() => {}
+            () = wake.notified() => idle.reset(),
+            () = ended(suspect) => {}
+            _ = phase.draining() => {}
         }
     }
 
@@ -175,5 +198,29 @@ impl Sweep {
             () = sleep(for_) => {}
             _ = self.phase.draining() => {}
         }
+    }
+}
+
+/// Returns when the suspect that is under way has come to its end.
+async fn ended(suspect: &mut Option<oneshot::Receiver<()>>) {
+    match suspect {
+        Some(end) => drop(end.await),
+        None => std::future::pending().await,
+    }
+    *suspect = None;
+}
+
+/// The row that was last sent ahead while the breaker was half-open, and how often in a row.
+#[derive(Debug, Default)]
+struct Ahead {
+    id: Option<RowId>,
+    times: u32,
+}
+
+impl Ahead {
+    fn sent(&mut self, id: RowId) -> u32 {
+        self.times = if self.id == Some(id) { self.times + 1 } else { 1 };
+        self.id = Some(id);
+        self.times
     }
 }

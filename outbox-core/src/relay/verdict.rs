@@ -25,12 +25,14 @@ pub(crate) fn check_in(rows: Vec<Claimed>) -> (Vec<Ticket>, Vec<Message>) {
 /// Turns what the publisher said of a batch into outcomes.
 pub(crate) struct Verdicts<'a> {
     context: &'a Context,
+    blamed: bool,
     settlements: Vec<Settlement>,
 }
 
 impl<'a> Verdicts<'a> {
-    pub(crate) fn new(context: &'a Context) -> Self {
-        Self { context, settlements: Vec::new() }
+    /// If `blamed`, an attempt is charged even where the broker is unavailable.
+    pub(crate) fn new(context: &'a Context, blamed: bool) -> Self {
+        Self { context, blamed, settlements: Vec::new() }
     }
 
     pub(crate) fn settlements(self) -> Vec<Settlement> {
@@ -84,12 +86,12 @@ impl<'a> Verdicts<'a> {
         };
         match error.kind() {
             PublishErrorKind::Rejected => Outcome::Failed { error: explain(&error) },
-            PublishErrorKind::Failed => Outcome::Retry {
+            PublishErrorKind::Unavailable if !self.blamed => Outcome::Released,
+            PublishErrorKind::Failed | PublishErrorKind::Unavailable => Outcome::Retry {
                 delay: policy.retry().delay(ticket.retry_count + 1, fastrand::f64()),
                 max_attempts: policy.retry().max_attempts(),
                 error: explain(&error),
             },
-            PublishErrorKind::Unavailable => Outcome::Released,
         }
     }
 }

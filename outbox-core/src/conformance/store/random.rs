@@ -13,7 +13,7 @@ use super::{Setup, StoreFixture, run_on_new, runtime};
 use crate::claim::{Claim, ClaimMode, ClaimRequest, Claimed, Outcome, RowId, Settlement};
 use crate::memory::MemoryStore;
 use crate::message::{Message, StoredMessage};
-use crate::payload::Payload;
+use crate::payload::{JsonText, Payload};
 use crate::receipt::Receipt;
 use crate::store::{Enqueue, Filter, OutboxStore, Row};
 
@@ -257,7 +257,9 @@ fn comparable(mut row: Row) -> Row {
     row.id = RowId(0);
     let message = &row.message;
     let payload = match message.payload() {
-        Payload::Json(_) => Payload::Json(message.decode::<serde_json::Value>().unwrap().to_string()),
+        Payload::Json(_) => {
+            Payload::Json(JsonText::from_stored(message.decode::<serde_json::Value>().unwrap().to_string()))
+        }
         binary => binary.clone(),
     };
     row.message = Message::from_stored(StoredMessage {
