@@ -28,13 +28,19 @@ enum Flaw {
 
 caught! {
     run_dedup_case, broken,
-    MarksDoneBeforeTheHandler: [dedup::free_key_is_acquired_once, dedup::abandoned_key_is_free_at_once]
-    AsksThenTakes: [dedup::racing_handles_acquire_a_key_once]
-    TakesAnyToken: [dedup::stale_token_changes_nothing]
-    NeverLetsGo: [dedup::expired_lease_frees_its_key, dedup::expired_lease_cannot_finish]
-    ForgetsTheGroup: [dedup::keys_are_independent]
-    NeverForgets: [dedup::done_marker_ends_with_its_retention]
-    IgnoresRenewal: [dedup::renewed_lease_lives_longer]
+    marks_done_before_the_handler_is_caught: MarksDoneBeforeTheHandler => [
+        dedup::free_key_is_acquired_once,
+        dedup::abandoned_key_is_free_at_once,
+    ]
+    asks_then_takes_is_caught: AsksThenTakes => [dedup::racing_handles_acquire_a_key_once]
+    takes_any_token_is_caught: TakesAnyToken => [dedup::stale_token_changes_nothing]
+    never_lets_go_is_caught: NeverLetsGo => [
+        dedup::expired_lease_frees_its_key,
+        dedup::expired_lease_cannot_finish,
+    ]
+    forgets_the_group_is_caught: ForgetsTheGroup => [dedup::keys_are_independent]
+    never_forgets_is_caught: NeverForgets => [dedup::done_marker_ends_with_its_retention]
+    ignores_renewal_is_caught: IgnoresRenewal => [dedup::renewed_lease_lives_longer]
 }
 
 fn broken(flaw: Flaw) -> impl AsyncFn() -> Fixture {

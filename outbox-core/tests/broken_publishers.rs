@@ -27,30 +27,32 @@ enum Flaw {
 
 caught! {
     run_publisher_case, broken,
-    ConfirmsWhatLeadsNowhere: [
+    confirms_what_leads_nowhere_is_caught: ConfirmsWhatLeadsNowhere => [
         publisher::unroutable_is_failed,
         publisher::batch_is_answered_in_order_and_received,
         publisher::bad_messages_harm_no_batch_mate,
     ]
-    ConfirmsWhileAway: [publisher::gone_broker_is_unavailable_and_comes_back]
-    FailsTheWholeBatch: [
+    confirms_while_away_is_caught: ConfirmsWhileAway => [publisher::gone_broker_is_unavailable_and_comes_back]
+    fails_the_whole_batch_is_caught: FailsTheWholeBatch => [
         publisher::bad_messages_harm_no_batch_mate,
         publisher::batch_is_answered_in_order_and_received,
     ]
-    AnswersInAnotherOrder: [publisher::batch_is_answered_in_order_and_received]
-    DropsTheLast: [
+    answers_in_another_order_is_caught: AnswersInAnotherOrder => [
+        publisher::batch_is_answered_in_order_and_received,
+    ]
+    drops_the_last_is_caught: DropsTheLast => [
         publisher::large_batch_is_received_whole,
         publisher::everything_confirmed_before_close_is_received,
     ]
-    PublishesTwice: [
+    publishes_twice_is_caught: PublishesTwice => [
         publisher::confirmed_is_received_once_with_all_fields,
         publisher::concurrent_publishes_are_received_once_each,
     ]
-    DropsHeaders: [
+    drops_headers_is_caught: DropsHeaders => [
         publisher::confirmed_is_received_once_with_all_fields,
         publisher::unicode_and_odd_texts_arrive,
     ]
-    RetriesTheRejected: [publisher::too_large_is_rejected]
+    retries_the_rejected_is_caught: RetriesTheRejected => [publisher::too_large_is_rejected]
 }
 
 fn broken(flaw: Flaw) -> impl AsyncFn() -> Fixture {

@@ -43,48 +43,58 @@ enum Flaw {
 
 caught! {
     run_store_case, broken,
-    AsksTheHostsClock: [
+    asks_the_hosts_clock_is_caught: AsksTheHostsClock => [
         enqueueing::committed_rows_are_visible,
         claiming::claimed_is_not_claimable_before_its_lease_ends,
     ]
-    CommitsByItself: [
+    commits_by_itself_is_caught: CommitsByItself => [
         enqueueing::rolled_back_rows_are_gone,
         enqueueing::uncommitted_rows_are_invisible,
         enqueueing::outside_a_transaction_is_refused,
     ]
-    WritesOneByOne: [
+    writes_one_by_one_is_caught: WritesOneByOne => [
         enqueueing::duplicate_is_refused_with_its_batch,
         enqueueing::invalid_message_is_refused_before_anything_is_written,
     ]
-    DropsHeaders: [enqueueing::fields_round_trip, enqueueing::longest_fields_are_taken]
-    IgnoresDeliverAfter: [
+    drops_headers_is_caught: DropsHeaders => [storing::fields_round_trip, storing::longest_fields_are_taken]
+    ignores_deliver_after_is_caught: IgnoresDeliverAfter => [
         enqueueing::deliver_after_is_honoured,
         claiming::longest_due_is_claimed_first,
         operating::stats_count_by_status_and_find_the_longest_due,
     ]
-    ClaimsWithoutLease: [
+    claims_without_lease_is_caught: ClaimsWithoutLease => [
         claiming::claimed_is_not_claimable_before_its_lease_ends,
         claiming::limit_is_kept,
     ]
-    ClaimsTwice: [claiming::racing_handles_claim_disjointly, claiming::limit_is_kept]
-    PollsPastTheHighestId: [enqueueing::inserted_first_committed_last_is_not_skipped]
-    IgnoresSuspects: [claiming::suspects_are_claimed_only_when_asked_for]
-    RenewsForAnyone: [claiming::only_the_holder_renews]
-    SettlesById: [
+    claims_twice_is_caught: ClaimsTwice => [
+        claiming::racing_handles_claim_disjointly,
+        claiming::limit_is_kept,
+    ]
+    polls_past_the_highest_id_is_caught: PollsPastTheHighestId => [
+        enqueueing::inserted_first_committed_last_is_not_skipped,
+    ]
+    ignores_suspects_is_caught: IgnoresSuspects => [claiming::suspects_are_claimed_only_when_asked_for]
+    renews_for_anyone_is_caught: RenewsForAnyone => [claiming::only_the_holder_renews]
+    settles_by_id_is_caught: SettlesById => [
         settling::settlement_of_a_lost_claim_changes_nothing,
         settling::settlement_of_a_claim_that_never_was_changes_nothing,
     ]
-    ForgetsTheMaximum: [settling::retry_at_the_maximum_is_failed_and_never_claimed]
-    ChargesReleased: [settling::released_charges_nothing]
-    SkipsEarlyReceipts: [
+    forgets_the_maximum_is_caught: ForgetsTheMaximum => [
+        settling::retry_at_the_maximum_is_failed_and_never_claimed,
+    ]
+    charges_released_is_caught: ChargesReleased => [settling::released_charges_nothing]
+    skips_early_receipts_is_caught: SkipsEarlyReceipts => [
         receiving::early_receipts_complete_a_pending_row,
         receiving::early_receipts_end_a_claim,
         receiving::undecided_row_counts_receipts_that_came_before,
         racing::confirm_races_last_receipt,
     ]
-    RejectsUnfenced: [receiving::rejection_of_another_claim_changes_nothing]
-    RequeuesUnfenced: [operating::requeue_is_fenced_by_claim_no, racing::requeue_races_requeue]
-    FindsUnfiltered: [operating::find_filters, operating::find_pages_in_order]
+    rejects_unfenced_is_caught: RejectsUnfenced => [receiving::rejection_of_another_claim_changes_nothing]
+    requeues_unfenced_is_caught: RequeuesUnfenced => [
+        operating::requeue_is_fenced_by_claim_no,
+        racing::requeue_races_requeue,
+    ]
+    finds_unfiltered_is_caught: FindsUnfiltered => [operating::find_filters, operating::find_pages_in_order]
 }
 
 /// Random operations catch by themselves what needs no race and no transaction left open.

@@ -63,7 +63,7 @@ pub use store::{Setup, StoreFixture};
 pub mod internal {
     pub use super::dedup::{cases as dedup, run_case as run_dedup_case};
     pub use super::publisher::{cases as publisher, run_case as run_publisher_case};
-    pub use super::store::cases::{claiming, enqueueing, operating, racing, receiving, settling};
+    pub use super::store::cases::{claiming, enqueueing, operating, racing, receiving, settling, storing};
     pub use super::store::{Scene, random, run_case as run_store_case};
 }
 

@@ -26,11 +26,13 @@
 mod broker;
 mod clock;
 mod dedup;
+mod exchange;
 mod fault;
 mod store;
 mod subscription;
 mod table;
 mod tx;
+mod watched;
 
 pub use broker::{BrokerFault, MemoryBroker};
 pub use clock::TokioClock;

@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::broker::Shared;
+use super::exchange::Exchange;
+use super::watched::Watched;
 use crate::message::Message;
 
 /// The messages of one consumer group: those that wait, and those that are out and not acknowledged.
@@ -57,26 +58,33 @@ impl Queue {
 /// A queue of a [`MemoryBroker`](super::MemoryBroker). Clones compete for its messages.
 #[derive(Debug, Clone)]
 pub struct Subscription {
-    broker: Arc<Shared>,
+    broker: Arc<Watched<Exchange>>,
     queue: usize,
 }
 
 impl Subscription {
-    pub(super) fn new(broker: Arc<Shared>, queue: usize) -> Self {
+    pub(super) fn new(broker: Arc<Watched<Exchange>>, queue: usize) -> Self {
         Self { broker, queue }
     }
 
     /// The next message, as soon as there is one and the broker is there. Cancellation safe.
     pub async fn next(&self) -> Delivery {
-        let (tag, waiting) = self.broker.wait_for_queue(self.queue, Queue::hand_out).await;
-        let Waiting { message, redelivered } = waiting;
+        let hand_out = |exchange: &mut Exchange| match exchange.away {
+            true => None,
+            false => exchange.queues.get_mut(self.queue).and_then(Queue::hand_out),
+        };
+        let (tag, Waiting { message, redelivered }) = self.broker.wait_until(hand_out).await;
         Delivery { message, redelivered, tag, from: self.clone() }
     }
 
     /// How many messages wait or are out.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.broker.with_queue(self.queue, |queue| queue.ready.len() + queue.out.len()).unwrap_or(0)
+        self.on_queue(|queue| queue.ready.len() + queue.out.len()).unwrap_or(0)
+    }
+
+    fn on_queue<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        self.broker.change(|exchange| exchange.queues.get_mut(self.queue).map(act))
     }
 }
 
@@ -104,16 +112,12 @@ impl Delivery {
 
     /// Takes it off the queue; `false` if the broker went away meanwhile, and it will be delivered again.
     pub fn ack(self) -> bool {
-        self.on_queue(|queue, tag| queue.acknowledge(tag)).unwrap_or(false)
-    }
-
-    fn on_queue<T>(&self, act: impl FnOnce(&mut Queue, u64) -> T) -> Option<T> {
-        self.from.broker.with_queue(self.from.queue, |queue| act(queue, self.tag))
+        self.from.on_queue(|queue| queue.acknowledge(self.tag)).unwrap_or(false)
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        self.on_queue(Queue::hand_back);
+        self.from.on_queue(|queue| queue.hand_back(self.tag));
     }
 }

@@ -2,11 +2,10 @@
 
 /// One test per flaw: each of these cases fails on it.
 macro_rules! caught {
-    ($runner:ident, $make:expr, $($flaw:ident: [$($module:ident::$case:ident),* $(,)?])*) => {
+    ($runner:ident, $make:expr, $($test:ident: $flaw:ident => [$($module:ident::$case:ident),* $(,)?])*) => {
         $(
             #[test]
-            #[allow(non_snake_case)]
-            fn $flaw() {
+            fn $test() {
                 use outbox_core::conformance::internal as suite;
                 $(
                     let run = || suite::$runner($make(Flaw::$flaw), suite::$module::$case);

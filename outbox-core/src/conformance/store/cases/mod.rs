@@ -4,3 +4,4 @@ pub mod operating;
 pub mod racing;
 pub mod receiving;
 pub mod settling;
+pub mod storing;
