@@ -5,7 +5,7 @@ use outbox_core::{Message, PublishError};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::blame::{guilty, is_blamed};
-use crate::ending::{Ending, ending, spoken};
+use crate::ending::{Ending, ending, ends_channel_only, spoken};
 use crate::envelope::Envelope;
 use crate::flight::{Cargo, Flight};
 use crate::judge::{Judged, Verdict, judge};
@@ -30,8 +30,8 @@ pub(crate) struct Batch<'a> {
     envelopes: Vec<Option<Envelope>>,
     verdicts: Vec<Option<Verdict>>,
     interruptions: usize,
-    /// Something may have reached the broker.
-    sent: bool,
+    /// Whether the message may have reached the broker.
+    sent: Vec<bool>,
 }
 
 impl<'a> Batch<'a> {
@@ -43,7 +43,7 @@ impl<'a> Batch<'a> {
             envelopes: Vec::with_capacity(messages.len()),
             verdicts: Vec::with_capacity(messages.len()),
             interruptions: 0,
-            sent: false,
+            sent: vec![false; messages.len()],
         };
         for message in messages {
             batch.add(Envelope::new(message, &session.config.router.route(message)));
@@ -61,11 +61,9 @@ impl<'a> Batch<'a> {
     }
 
     pub(crate) async fn run(mut self) -> Vec<Verdict> {
-        let mut trouble = self.deliver().await.err().unwrap_or_else(Trouble::late);
-        if self.sent {
-            trouble = trouble.and_sent();
-        }
-        self.verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(trouble.error()))).collect()
+        let trouble = self.deliver().await.err().unwrap_or_else(Trouble::late);
+        let verdicts = self.verdicts.into_iter().zip(self.sent);
+        verdicts.map(|(verdict, sent)| verdict.unwrap_or_else(|| Err(trouble.of(sent)))).collect()
     }
 
     /// Gives each message its verdict, or says what is wrong with the rest.
@@ -105,7 +103,6 @@ impl<'a> Batch<'a> {
 
     /// Waits for the confirmations, and enters the verdicts; why the channel ended, if it did.
     async fn send(&mut self, group: &Group, link: &Link, channel: Channel) -> Option<lapin::Error> {
-        self.sent = true;
         let judged = self.fly(group, link, &channel).await;
         for (index, verdict) in judged.verdicts {
             self.verdicts[index] = Some(verdict);
@@ -116,7 +113,7 @@ impl<'a> Batch<'a> {
         judged.error
     }
 
-    async fn fly(&self, group: &Group, link: &Link, channel: &Channel) -> Judged {
+    async fn fly(&mut self, group: &Group, link: &Link, channel: &Channel) -> Judged {
         let cargo: Vec<Cargo<'_>> = group.iter().filter_map(|index| self.cargo(*index)).collect();
         let sent = cargo.len();
         let mut flight = Flight::default();
@@ -125,7 +122,10 @@ impl<'a> Batch<'a> {
             () = link.stays_blocked() => {}
             () = sleep_until(self.deadline) => {}
         }
-        judge(flight.land().await, sent, |index| self.envelopes[index].as_ref())
+        let handed_over = flight.handed_over().to_vec();
+        let landed = flight.land().await;
+        handed_over.into_iter().for_each(|index| self.sent[index] = true);
+        judge(landed, sent, |index| self.envelopes[index].as_ref())
     }
 
     fn cargo(&self, index: usize) -> Option<Cargo<'_>> {
@@ -146,11 +146,7 @@ impl<'a> Batch<'a> {
         match ending(&error) {
             Ending::ForAMessage => {
                 let groups = self.blame(rest, &error);
-                if self.is_late() {
-                    Err(Trouble::unconfirmed(self.session.config.confirm_timeout))
-                } else {
-                    Ok(groups)
-                }
+                if self.is_late() { Err(Trouble::unfinished()) } else { Ok(groups) }
             }
             Ending::OfTheChannel if link.is_connected() || spoken(&error).is_some() => {
                 self.interrupted(rest, error)
@@ -181,6 +177,8 @@ impl<'a> Batch<'a> {
 
     fn accuse(&self, index: usize, error: &lapin::Error, alone: bool) -> Option<PublishError> {
         let (cargo, words) = (self.cargo(index)?, spoken(error)?);
+        // The end of the connection hits all calls: whoever was not alone on it may be a bystander.
+        let alone = alone && (self.session.is_only_call() || ends_channel_only(words));
         let blamed = alone || is_blamed(words, cargo.envelope, cargo.body);
         blamed.then(|| guilty(words, cargo.envelope))
     }

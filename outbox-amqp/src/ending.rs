@@ -9,6 +9,11 @@ pub(crate) fn spoken(error: &lapin::Error) -> Option<&AMQPError> {
     }
 }
 
+/// Whether other channels of the connection go on.
+pub(crate) fn ends_channel_only(words: &AMQPError) -> bool {
+    matches!(words.kind(), AMQPErrorKind::Soft(_))
+}
+
 /// Why a channel ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {

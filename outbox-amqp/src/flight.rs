@@ -28,6 +28,8 @@ pub(crate) struct Flight<'a> {
     unwritten_bytes: usize,
     unconfirmed: VecDeque<(usize, PublisherConfirm)>,
     landed: Vec<(usize, Landed)>,
+    /// Everything that lapin was given, by place in the batch.
+    handed_over: Vec<usize>,
 }
 
 impl<'a> Flight<'a> {
@@ -51,6 +53,7 @@ impl<'a> Flight<'a> {
 
     /// Hands a message to lapin, which does so at the first poll.
     async fn send(&mut self, channel: &'a Channel, Cargo { index, envelope, body }: Cargo<'a>) {
+        self.handed_over.push(index);
         let (exchange, key) = (envelope.exchange.clone(), envelope.routing_key.clone());
         let mut write =
             channel.basic_publish(exchange, key, MANDATORY, body, envelope.properties.clone()).boxed();
@@ -79,15 +82,24 @@ impl<'a> Flight<'a> {
         }
     }
 
+    pub(crate) fn handed_over(&self) -> &[usize] {
+        &self.handed_over
+    }
+
     /// What is known now. Collects until a whole pass finds nothing new: a message's return may hang on a
-    /// confirmation that came earlier but stands later in the queue.
+    /// confirmation that came earlier but stands later in the queue. Where something is not written yet, its
+    /// confirmation, which nobody will ask, may have got a return that belongs to another: then no bare
+    /// acknowledgement proves anything, and none is collected.
     pub(crate) async fn land(mut self) -> Vec<(usize, Landed)> {
-        while let Some((index, _, mut write)) = self.unwritten.pop_front() {
-            if let Some(written) = poll_immediate(&mut write).await {
-                self.written(index, written);
+        for (index, bytes, mut write) in std::mem::take(&mut self.unwritten) {
+            match poll_immediate(&mut write).await {
+                Some(written) => self.written(index, written),
+                None => self.unwritten.push_back((index, bytes, write)),
             }
         }
-        while self.collect().await {}
+        if self.unwritten.is_empty() {
+            while self.collect().await {}
+        }
         self.landed
     }
 

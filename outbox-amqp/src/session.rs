@@ -28,6 +28,11 @@ impl Session {
         self.turns.acquire().await.ok()
     }
 
+    /// Whether nobody but the caller has a turn.
+    pub(crate) fn is_only_call(&self) -> bool {
+        self.turns.available_permits() + 1 >= self.config.channels
+    }
+
     /// The connection that is open, or a new one. Callers wait for one another, so that only one is opened.
     pub(crate) async fn link(&self) -> Result<Arc<Link>, Trouble> {
         let mut current = self.link.lock().await;

@@ -77,6 +77,19 @@ impl Trouble {
         Self::unavailable("RabbitMQ did not answer when the connection was closed; it was cut")
     }
 
+    /// The search for a message for which the broker closes the channel took too long.
+    pub(crate) fn unfinished() -> Self {
+        Self::unavailable("RabbitMQ closes the channel for one of these messages; which one is not found yet")
+    }
+
+    /// What it means for one message: no attempt is charged for what was never sent.
+    pub(crate) fn of(&self, sent: bool) -> PublishError {
+        if sent {
+            return self.clone().and_sent().error();
+        }
+        Self { make: PublishError::unavailable, ..self.clone() }.error()
+    }
+
     /// Something may have reached the broker.
     pub(crate) fn and_sent(mut self) -> Self {
         self.text += "; it may have been stored all the same, so it may arrive twice";

@@ -42,7 +42,8 @@ pub fn without_services(what: &str, flag: &str) -> String {
 
 /// Shows what relay and store log.
 pub fn log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,outbox=debug"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,outbox=debug,lapin=error"));
     let for_people = stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(for_people).with_writer(stderr).init();
 }
