@@ -21,6 +21,9 @@ use sqlx::{
 /// A database to test on.
 #[async_trait]
 pub(crate) trait TestDb: SqlDatabase {
+    /// Whether one transaction can write while another one that has written is open.
+    const CONCURRENT_WRITERS: bool;
+
     /// Gives room for a table of that name.
     async fn connect(table: &str) -> Pool<Self>;
     async fn clean(pool: &Pool<Self>, table: &str);
@@ -29,6 +32,11 @@ pub(crate) trait TestDb: SqlDatabase {
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>>;
     /// The article's table, as it would be written for this database.
     fn article_table(table: &str) -> String;
+}
+
+/// The name of a table that no other test uses.
+pub(crate) fn table_name() -> String {
+    format!("t_{}", &uuid::Uuid::new_v4().simple().to_string()[..20])
 }
 
 /// One test's store and what it stands on.
@@ -41,7 +49,7 @@ pub(crate) struct Env<DB: Database> {
 
 impl<DB: TestDb> Env<DB> {
     async fn new() -> Self {
-        let table = format!("t_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+        let table = table_name();
         let clock = ManualClock::new(Utc.with_ymd_and_hms(2026, 3, 29, 0, 59, 58).unwrap());
         Self { pool: DB::connect(&table).await, table, clock }
     }
@@ -192,6 +200,8 @@ where
 
 #[async_trait]
 impl TestDb for Postgres {
+    const CONCURRENT_WRITERS: bool = true;
+
     async fn connect(_table: &str) -> Pool<Self> {
         PgPoolOptions::new().max_connections(10).connect(&postgres_url()).await.unwrap()
     }
@@ -230,6 +240,8 @@ impl TestDb for Postgres {
 
 #[async_trait]
 impl TestDb for Sqlite {
+    const CONCURRENT_WRITERS: bool = false;
+
     async fn connect(table: &str) -> Pool<Self> {
         let options = SqlitePoolOptions::new().max_connections(10);
         options.connect_with(sqlite_options(&sqlite_file(table))).await.unwrap()
