@@ -246,7 +246,7 @@ rabbit_launch() {
     # A node starts a daemon of its own here if there is none, and that one would outlive it.
     alive epmd || launch epmd rabbitmq epmd -address 127.0.0.1 -port "$RABBIT_EPMD_PORT"
     launch rabbit rabbitmq /usr/lib/rabbitmq/bin/rabbitmq-server )
-  wait_ready rabbit 90 rabbit_answers
+  wait_ready rabbit 180 rabbit_answers
 }
 
 rabbit_env() {
