@@ -87,7 +87,6 @@ impl Default for Steps {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

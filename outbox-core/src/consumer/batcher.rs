@@ -70,7 +70,6 @@ fn interrupted() -> Arc<ReceiptError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use std::time::Duration;
 

@@ -39,7 +39,6 @@ fn describe<T>(error: &serde_json::Error) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use bytes::Bytes;
     use serde::Deserialize;

@@ -2,7 +2,7 @@
 //!
 //! # The steps
 //!
-//! 1. **Lease.** [`DedupStore::begin`](crate::DedupStore::begin) asks for the right to handle the message. If
+//! 1. **Lease.** [`DedupStore::begin`] asks for the right to handle the message. If
 //!    it was handled before, only steps 4 and 5 follow. If another run has it, it is delivered again later and
 //!    not acknowledged.
 //! 2. **Handler.** The lease is renewed while it runs. A failure gives the lease back.

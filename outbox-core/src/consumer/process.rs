@@ -47,7 +47,7 @@ impl Consumer {
             group = self.group,
             msg_id = message.msg_id(),
             biz_type = message.biz_type(),
-            attempt = attempts + 1
+            attempt = attempts.saturating_add(1)
         );
         let end = self.steps(&subject, message).instrument(span.clone()).await;
         span.in_scope(|| end.report());
