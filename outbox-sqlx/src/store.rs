@@ -31,7 +31,8 @@ pub struct SqlStore<DB: SqlDatabase> {
 }
 
 impl<DB: SqlDatabase> SqlStore<DB> {
-    /// An outbox in the table `biz_outbox`. Nothing is asked of the database yet.
+    /// An outbox in the table `biz_outbox`. Nothing is asked of the database yet, and until the first migration,
+    /// enqueue or claim the store's clock is that of this host.
     #[must_use]
     pub fn new(pool: Pool<DB>) -> Self {
         Self {

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use outbox_core::{Enqueue, OutboxStore, Settled, Status, StoreErrorKind};
+use outbox_core::{Clock, Enqueue, OutboxStore, Settled, Status, StoreErrorKind};
 use outbox_sqlx::PgStore;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Postgres};
@@ -131,15 +131,25 @@ async fn server_an_hour_ahead_of_this_host_decides(env: Env<Postgres>) {
     .await
     .unwrap();
     let path = format!("SET search_path = {schema}, pg_catalog, public");
-    let store = after(&env, path).await.with_table(&format!("public.{}", env.table)).unwrap();
+    let store = after(&env, path.clone()).await.with_table(&format!("public.{}", env.table)).unwrap();
     store.migrate().await.unwrap();
     whole_life(&store, "m").await;
-    let ahead = store.clock().now() - Utc::now();
-    assert!((ahead - TimeDelta::hours(1)).abs() < TimeDelta::minutes(1), "{ahead}");
+    is_an_hour_ahead(store.clock());
     let written: Option<DateTime<Utc>> = row(&store, "m").await.message.created_at();
     assert!(written.unwrap() - Utc::now() > TimeDelta::minutes(59));
+    let writer = after(&env, path).await.with_table(&format!("public.{}", env.table)).unwrap();
+    let mut tx = begin(&writer).await;
+    writer.enqueue(&mut tx, &[message("n")]).await.unwrap();
+    tx.commit().await.unwrap();
+    is_an_hour_ahead(writer.clock());
+    writer.pool().close().await;
     store.pool().close().await;
     env.exec(&format!("DROP TABLE {{t}}, {{t}}_receipts; DROP SCHEMA {schema} CASCADE")).await.unwrap();
+}
+
+fn is_an_hour_ahead(clock: &dyn Clock) {
+    let ahead = clock.now() - Utc::now();
+    assert!((ahead - TimeDelta::hours(1)).abs() < TimeDelta::minutes(1), "{ahead}");
 }
 
 async fn repeatable_read_as_the_default_does_not_fail_claims(env: Env<Postgres>) {

@@ -1,6 +1,7 @@
 //! PostgreSQL, the relay and RabbitMQ together: what must be seen to work, one test or more for each.
 
 mod broker_away;
+mod chaos;
 mod commit;
 mod database_away;
 mod killed;
