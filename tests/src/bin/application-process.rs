@@ -17,12 +17,13 @@ const DELAY: Duration = Duration::from_secs(2);
 async fn main() -> Result<()> {
     let pool = PgPool::connect(&required("DATABASE_URL")?).await?;
     let store = PgStore::new(pool.clone());
-    store.migrate().await?;
     let mut messages = orders(2)?;
+    let mut tx = pool.begin().await?;
+    store.enqueue(&mut tx, &messages[..1]).await?;
+    // It only enqueues: that is how the store knows the server's time.
     let due = store.clock().now() + DELAY;
     messages[1] = messages[1].clone().with_deliver_after(due);
-    let mut tx = pool.begin().await?;
-    store.enqueue(&mut tx, &messages).await?;
+    store.enqueue(&mut tx, &messages[1..]).await?;
     tx.commit().await?;
     println!(
         "{} {} {} {}",
