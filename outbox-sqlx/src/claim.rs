@@ -1,21 +1,34 @@
 use std::collections::{BTreeMap, HashSet};
+use std::slice;
 use std::time::{Duration, Instant};
 
 use outbox_core::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Message, RowId, StoreError};
+use sqlx::Connection;
 
+use crate::error::store_error;
+use crate::refusal::{Refused, blames_a_row};
 use crate::row::{Cells, STORED, Stored, stored};
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore, commit};
-use crate::time::Time;
+use crate::time::{ServerClock, Time};
 
 /// How many rows make the head of the queue.
 const HEAD: usize = 10_000;
+/// How many rows that cannot be updated a claim reads past.
+const PASSED_OVER: usize = 500;
 
 impl<DB: SqlDatabase> SqlStore<DB> {
     pub(crate) async fn try_claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         if request.limit == 0 {
             return Ok(Vec::new());
         }
+        match self.claim_together(request).await {
+            Err(error) if blames_a_row(&error) => self.claim_one_by_one(request).await,
+            claimed => claimed,
+        }
+    }
+
+    async fn claim_together(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.begin_write().await?;
         self.look_at_the_clock(&mut tx).await?;
         let rows = self.due(request).fetch(&mut tx).await?;
@@ -26,6 +39,29 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         }
         commit(tx).await?;
         Ok(due.into_iter().map(|row| claimed(row, token)).collect())
+    }
+
+    /// A row that cannot be updated must not keep the others waiting: it stays at the head of the queue, and
+    /// the claim reads on past it.
+    async fn claim_one_by_one(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let more = ClaimRequest { limit: request.limit.saturating_add(PASSED_OVER), ..*request };
+        let mut tx = self.begin_write().await?;
+        let rows = self.due(&more).fetch(&mut tx).await?;
+        let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
+        let (token, mut taken, mut refused) = (ClaimToken::random(), Vec::new(), Refused::default());
+        for row in due {
+            let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
+            let done = self.take(slice::from_ref(&row), token, request.lease).execute(&mut savepoint).await;
+            if refused.end(savepoint, row.id, done).await?.is_some() {
+                taken.push(claimed(row, token));
+            }
+            if taken.len() == request.limit {
+                break;
+            }
+        }
+        commit(tx).await?;
+        refused.report(&self.names.outbox);
+        Ok(taken)
     }
 
     /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
@@ -107,13 +143,29 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// Once in a while asks the server for its time, where the store follows the server's clock.
     pub(crate) async fn look_at_the_clock(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
-        let Time::Server(clock) = &*self.time else { return Ok(()) };
-        if clock.is_stale() {
-            let asked = Instant::now();
-            let rows = self.sql().text("SELECT ").now().fetch(conn).await?;
-            if let Some(server) = rows.first().and_then(|row| Cells::<DB>::of(row).time()) {
-                clock.set(server, asked);
-            }
+        match &*self.time {
+            Time::Server(clock) if clock.is_stale() => self.ask_for_the_time(clock, conn).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The first look of a process that only enqueues; one is enough for times of delivery.
+    pub(crate) async fn look_at_the_clock_once(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
+        match &*self.time {
+            Time::Server(clock) if clock.is_unknown() => self.ask_for_the_time(clock, conn).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn ask_for_the_time(
+        &self,
+        clock: &ServerClock,
+        conn: &mut DB::Connection,
+    ) -> Result<(), StoreError> {
+        let asked = Instant::now();
+        let rows = self.sql().text("SELECT ").now().fetch(conn).await?;
+        if let Some(server) = rows.first().and_then(|row| Cells::<DB>::of(row).time()) {
+            clock.set(server, asked);
         }
         Ok(())
     }

@@ -64,6 +64,12 @@ pub trait Dialect:
     fn affected(result: &Self::QueryResult) -> u64;
 
     fn error_kind(error: &dyn DatabaseError) -> StoreErrorKind;
+    /// What to do, where the kind alone does not say it.
+    fn advice(_error: &dyn DatabaseError) -> Option<&'static str> {
+        None
+    }
+    /// Whether a constraint, a trigger or a value of a row made the database refuse.
+    fn blames_a_row(error: &dyn DatabaseError) -> bool;
     /// The `msg_id` that a unique violation is about, where the database tells it.
     fn duplicate_id(error: &dyn DatabaseError) -> Option<String>;
 

@@ -2,8 +2,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use outbox_core::{Message, StoreError, StoreErrorKind};
+use sqlx::error::DatabaseError;
 
 use crate::dialect::Dialect;
+use crate::refusal::Refusal;
 
 /// The pauses before an operation that lost against another one is run again.
 const PAUSES_MS: [u64; 6] = [5, 10, 20, 40, 80, 160];
@@ -22,18 +24,37 @@ where
     attempt().await
 }
 
-/// What a driver's error means for the caller.
+/// What a driver's error means for the caller; the cause is the source.
 pub(crate) fn store_error<DB: Dialect>(error: sqlx::Error) -> StoreError {
-    let kind = match &error {
-        sqlx::Error::Database(error) => DB::error_kind(error.as_ref()),
+    match error {
+        sqlx::Error::Database(error) => refused::<DB>(error.as_ref()),
+        error @ sqlx::Error::PoolClosed => {
+            StoreError::new(StoreErrorKind::Unavailable, POOL_CLOSED).with_source(error)
+        }
+        error => StoreError::new(kind(&error), meaning(kind(&error))).with_source(error),
+    }
+}
+
+const POOL_CLOSED: &str = "this process has closed the pool of the store: make a store on an open one, or stop \
+     using it before the pool is closed";
+
+fn refused<DB: Dialect>(error: &dyn DatabaseError) -> StoreError {
+    let kind = DB::error_kind(error);
+    let message = DB::advice(error).unwrap_or_else(|| meaning(kind));
+    StoreError::new(kind, message).with_source(Refusal::of::<DB>(error))
+}
+
+/// Of an error that is not an answer of the database.
+fn kind(error: &sqlx::Error) -> StoreErrorKind {
+    match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,
-    };
-    StoreError::new(kind, format!("{}: {}", meaning(kind), detail(&error))).with_source(error)
+    }
 }
 
 fn meaning(kind: StoreErrorKind) -> &'static str {
@@ -41,15 +62,7 @@ fn meaning(kind: StoreErrorKind) -> &'static str {
         StoreErrorKind::Conflict => "the transaction collided with another one; run it again",
         StoreErrorKind::Unavailable => "the database is not available; try again later",
         StoreErrorKind::Schema => "the outbox tables are missing or too old; run migrate()",
-        StoreErrorKind::Duplicate => "a message with this msg_id is there already",
         _ => "the database refused",
-    }
-}
-
-fn detail(error: &sqlx::Error) -> String {
-    match error {
-        sqlx::Error::Database(error) => error.message().to_owned(),
-        other => other.to_string(),
     }
 }
 
@@ -66,7 +79,7 @@ pub(crate) fn duplicate<DB: Dialect>(error: sqlx::Error, messages: &[Message]) -
     let message = format!(
         "{what} is in the outbox already: if this was a retry after an unknown commit, the first one did commit"
     );
-    StoreError::new(StoreErrorKind::Duplicate, message).with_source(error)
+    StoreError::new(StoreErrorKind::Duplicate, message).with_source(Refusal::of::<DB>(violation))
 }
 
 #[cfg(test)]

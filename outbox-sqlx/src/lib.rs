@@ -33,6 +33,7 @@ mod plans;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod receipts;
+mod refusal;
 mod row;
 mod settle;
 mod sql;
@@ -41,6 +42,7 @@ mod sqlite;
 mod store;
 mod time;
 
+pub use refusal::Refusal;
 pub use store::{SqlDatabase, SqlStore};
 
 /// The outbox in PostgreSQL 12 or later.

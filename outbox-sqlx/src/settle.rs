@@ -1,11 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::slice;
 use std::time::Duration;
 
 use outbox_core::{Claim, ClaimToken, Outcome, RowId, Settled, Settlement, StoreError};
 use serde_json::{Value, json};
+use sqlx::Connection;
 
 use crate::claim::fenced;
 use crate::dialect::Member;
+use crate::error::store_error;
+use crate::refusal::{Refused, blames_a_row};
 use crate::row::Cells;
 use crate::sql::{Sql, storable_text};
 use crate::store::{SqlDatabase, SqlStore, commit};
@@ -57,20 +61,51 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         if settlements.is_empty() {
             return Ok(Settled::default());
         }
+        let applied = match self.settle_together(settlements).await {
+            Err(error) if blames_a_row(&error) => self.settle_one_by_one(settlements).await?,
+            applied => applied?,
+        };
+        Ok(Settled { applied, lost: settlements.len().saturating_sub(applied) })
+    }
+
+    async fn settle_together(&self, settlements: &[Settlement]) -> Result<usize, StoreError> {
         let mut tx = self.begin_write().await?;
+        let applied = self.write(&mut tx, settlements).await?;
+        commit(tx).await?;
+        Ok(applied)
+    }
+
+    /// A row that cannot be updated must not keep the others from being settled: its claim is lost.
+    async fn settle_one_by_one(&self, settlements: &[Settlement]) -> Result<usize, StoreError> {
+        let mut tx = self.begin_write().await?;
+        let (mut applied, mut refused) = (0, Refused::default());
+        for settlement in settlements {
+            let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
+            let done = self.write(&mut savepoint, slice::from_ref(settlement)).await;
+            applied += refused.end(savepoint, settlement.claim.id, done).await?.unwrap_or_default();
+        }
+        commit(tx).await?;
+        refused.report(&self.names.outbox);
+        Ok(applied)
+    }
+
+    async fn write(
+        &self,
+        conn: &mut DB::Connection,
+        settlements: &[Settlement],
+    ) -> Result<usize, StoreError> {
         let mut applied = 0;
         for ((token, group), settlements) in Batch::new(settlements).groups {
             let ids: Vec<RowId> = settlements.iter().map(|settlement| settlement.claim.id).collect();
             applied += match group {
                 Group::Confirmed { required, ack_timeout } => {
-                    self.confirm(&mut tx, &ids, token, &required, ack_timeout).await?
+                    self.confirm(conn, &ids, token, &required, ack_timeout).await?
                 }
-                Group::Released => self.release(&ids, token).execute(&mut tx).await?,
-                Group::Charged => self.charge(&settlements).execute(&mut tx).await?,
+                Group::Released => self.release(&ids, token).execute(conn).await?,
+                Group::Charged => self.charge(&settlements).execute(conn).await?,
             };
         }
-        commit(tx).await?;
-        Ok(Settled { applied, lost: settlements.len().saturating_sub(applied) })
+        Ok(applied)
     }
 
     async fn confirm(

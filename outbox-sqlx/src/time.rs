@@ -66,6 +66,10 @@ impl ServerClock {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.reading().is_none()
+    }
+
     pub(crate) fn is_stale(&self) -> bool {
         self.reading().is_none_or(|reading| reading.at.elapsed() > FRESH)
     }

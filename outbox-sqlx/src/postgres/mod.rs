@@ -96,12 +96,31 @@ impl Dialect for Postgres {
             "40001" | "40P01" | "55P03" => StoreErrorKind::Conflict,
             // undefined_table, undefined_column, invalid_schema_name, and ON CONFLICT without its index
             "42P01" | "42703" | "3F000" | "42P10" => StoreErrorKind::Schema,
-            // read_only_sql_transaction (a standby), query_canceled, shutdowns and restarts
-            "25006" | "57014" | "57P01" | "57P02" | "57P03" => StoreErrorKind::Unavailable,
+            // read_only_sql_transaction (a standby), query_canceled, timeouts of idle or long transactions and idle
+            // sessions, shutdowns and restarts, invalid_catalog_name (no such database)
+            "25006" | "57014" | "25P03" | "25P04" | "57P05" | "57P01" | "57P02" | "57P03" | "3D000" => {
+                StoreErrorKind::Unavailable
+            }
+            // invalid authorization
+            code if code.starts_with("28") => StoreErrorKind::Unavailable,
             // connection exceptions, insufficient resources
             code if code.starts_with("08") || code.starts_with("53") => StoreErrorKind::Unavailable,
             _ => StoreErrorKind::Other,
         }
+    }
+
+    fn advice(error: &dyn DatabaseError) -> Option<&'static str> {
+        let code = error.code().unwrap_or_default();
+        (code == "3D000" || code.starts_with("28")).then_some(
+            "the database lets nobody in under this name: check user, password and the database's name; \
+             trying again helps once they are right",
+        )
+    }
+
+    /// Data exceptions, integrity constraints, views with a check, and what triggers raise.
+    fn blames_a_row(error: &dyn DatabaseError) -> bool {
+        let code = error.code().unwrap_or_default();
+        ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class))
     }
 
     /// From a detail such as `Key (msg_id)=(abc) already exists.`

@@ -50,8 +50,10 @@ pub(super) const COLUMNS: [Column; 26] = [
     column("last_error", "text", ""),
 ];
 
-/// Constraints by the suffix of their names.
-pub(super) const CHECKS: [(&str, &str); 4] = [
+/// A constraint, by the suffix of its name.
+pub(super) type Check = (&'static str, &'static str);
+
+pub(super) const CHECKS: [Check; 4] = [
     ("_status", "status IN (0, 1, 2, 9)"),
     ("_one_payload", "num_nonnulls(payload, payload_bin) = 1"),
     ("_headers", "jsonb_typeof(headers) = 'object'"),

@@ -58,6 +58,7 @@ fn copied(name: &str, kind: Kind) -> String {
     match kind {
         Kind::Time => time,
         Kind::TimeSet => format!("COALESCE({time}, {NOW})"),
+        Kind::Count => format!("COALESCE({name}, 0)"),
         _ => name.to_owned(),
     }
 }

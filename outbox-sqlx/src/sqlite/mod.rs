@@ -85,10 +85,8 @@ impl Dialect for Sqlite {
     }
 
     fn error_kind(error: &dyn DatabaseError) -> StoreErrorKind {
-        let code = error.code().and_then(|code| code.parse::<u32>().ok()).unwrap_or_default();
         let message = error.message();
-        // The low byte is the primary code.
-        match code & 0xff {
+        match primary_code(error) {
             // BUSY, LOCKED
             5 | 6 => StoreErrorKind::Conflict,
             // IOERR, FULL, CANTOPEN
@@ -103,6 +101,11 @@ impl Dialect for Sqlite {
         }
     }
 
+    /// CONSTRAINT, which RAISE in a trigger gives too.
+    fn blames_a_row(error: &dyn DatabaseError) -> bool {
+        primary_code(error) == 19
+    }
+
     fn duplicate_id(_error: &dyn DatabaseError) -> Option<String> {
         None
     }
@@ -110,6 +113,11 @@ impl Dialect for Sqlite {
     async fn migrate(tx: &mut Transaction<'static, Self>, names: &Names) -> Result<(), StoreError> {
         migrate::migrate(tx, names).await
     }
+}
+
+/// The low byte of the extended code.
+fn primary_code(error: &dyn DatabaseError) -> u32 {
+    error.code().and_then(|code| code.parse::<u32>().ok()).unwrap_or_default() & 0xff
 }
 
 fn instant(now: Now) -> Timestamp {

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adopting;
 mod claiming;
 mod conformance;
 mod enqueueing;
@@ -11,6 +12,7 @@ mod migrating;
 mod model;
 mod postgres_only;
 mod receiving;
+mod refusing;
 mod settling;
 mod surviving;
 mod throughput;
@@ -28,6 +30,22 @@ macro_rules! on_every_database {
             )+
         }
 
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[ignore = "needs PostgreSQL: run scripts/test.sh"]
+                async fn $case() {
+                    $crate::harness::run::<sqlx::Postgres, _>(super::$case).await;
+                }
+            )+
+        }
+    };
+}
+
+/// One test per case, on PostgreSQL alone.
+#[macro_export]
+macro_rules! on_postgres {
+    ($($case:ident),+ $(,)?) => {
         mod postgres {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use outbox_core::{Clock, Enqueue, OutboxStore, Settled, Status, StoreErrorKind};
+use outbox_core::{Enqueue, OutboxStore, Settled, Status, StoreErrorKind};
 use outbox_sqlx::PgStore;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection, PgPool, Postgres};
@@ -14,22 +14,12 @@ use crate::harness::{
     Env, TestDb, claim_until_empty, confirmed, ids, message, messages, postgres_url, request, retry, row,
     settle,
 };
-
-macro_rules! on_postgres {
-    ($($case:ident),+ $(,)?) => {
-        mod postgres {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                #[ignore = "needs PostgreSQL: run scripts/test.sh"]
-                async fn $case() {
-                    $crate::harness::run::<sqlx::Postgres, _>(super::$case).await;
-                }
-            )+
-        }
-    };
-}
+use crate::on_postgres;
 
 on_postgres!(
+    a_process_that_only_enqueues_follows_the_servers_clock_too,
+    refused_logins_say_what_to_check,
+    a_closed_pool_and_an_idle_timeout_are_reported_as_unavailable,
     session_time_zone_does_not_matter,
     server_an_hour_ahead_of_this_host_decides,
     repeatable_read_as_the_default_does_not_fail_claims,
@@ -115,41 +105,78 @@ async fn session_time_zone_does_not_matter(env: Env<Postgres>) {
 }
 
 /// The server's clock is moved by functions that are found before the built-in ones.
-async fn server_an_hour_ahead_of_this_host_decides(env: Env<Postgres>) {
-    let schema = format!("{}_ahead", env.table);
-    let shifted = |name: &str, by: &str| {
+async fn shift_the_server(env: &Env<Postgres>, schema: &str, by: &str) {
+    let shifted = |name: &str| {
         format!(
-            "CREATE FUNCTION {schema}.{name}() RETURNS timestamptz STABLE LANGUAGE sql
+            "CREATE OR REPLACE FUNCTION {schema}.{name}() RETURNS timestamptz STABLE LANGUAGE sql
              AS $$ SELECT pg_catalog.{name}() + interval '{by}' $$;"
         )
     };
     env.exec(&format!(
-        "CREATE SCHEMA {schema}; {} {}",
-        shifted("now", "1 hour"),
-        shifted("statement_timestamp", "1 hour")
+        "CREATE SCHEMA IF NOT EXISTS {schema}; {} {}",
+        shifted("now"),
+        shifted("statement_timestamp")
     ))
     .await
     .unwrap();
+}
+
+async fn server_an_hour_ahead_of_this_host_decides(env: Env<Postgres>) {
+    let schema = format!("{}_ahead", env.table);
+    shift_the_server(&env, &schema, "1 hour").await;
     let path = format!("SET search_path = {schema}, pg_catalog, public");
-    let store = after(&env, path.clone()).await.with_table(&format!("public.{}", env.table)).unwrap();
+    let store = after(&env, path).await.with_table(&format!("public.{}", env.table)).unwrap();
     store.migrate().await.unwrap();
     whole_life(&store, "m").await;
-    is_an_hour_ahead(store.clock());
+    let ahead = store.clock().now() - Utc::now();
+    assert!((ahead - TimeDelta::hours(1)).abs() < TimeDelta::minutes(1), "{ahead}");
     let written: Option<DateTime<Utc>> = row(&store, "m").await.message.created_at();
     assert!(written.unwrap() - Utc::now() > TimeDelta::minutes(59));
-    let writer = after(&env, path).await.with_table(&format!("public.{}", env.table)).unwrap();
-    let mut tx = begin(&writer).await;
-    writer.enqueue(&mut tx, &[message("n")]).await.unwrap();
-    tx.commit().await.unwrap();
-    is_an_hour_ahead(writer.clock());
-    writer.pool().close().await;
     store.pool().close().await;
     env.exec(&format!("DROP TABLE {{t}}, {{t}}_receipts; DROP SCHEMA {schema} CASCADE")).await.unwrap();
 }
 
-fn is_an_hour_ahead(clock: &dyn Clock) {
-    let ahead = clock.now() - Utc::now();
-    assert!((ahead - TimeDelta::hours(1)).abs() < TimeDelta::minutes(1), "{ahead}");
+/// It asks once: a later enqueue costs no query more.
+async fn a_process_that_only_enqueues_follows_the_servers_clock_too(env: Env<Postgres>) {
+    env.migrated().await;
+    let schema = format!("{}_ahead", env.table);
+    shift_the_server(&env, &schema, "1 hour").await;
+    let path = format!("SET search_path = {schema}, pg_catalog, public");
+    let store = after(&env, path).await;
+    for id in ["first", "second"] {
+        enqueue(&store, id).await;
+        let ahead = store.clock().now() - Utc::now();
+        assert!((ahead - TimeDelta::hours(1)).abs() < TimeDelta::minutes(1), "{ahead}");
+        shift_the_server(&env, &schema, "5 hours").await;
+    }
+    store.pool().close().await;
+    env.exec(&format!("DROP TABLE {{t}}, {{t}}_receipts; DROP SCHEMA {schema} CASCADE")).await.unwrap();
+}
+
+async fn refused_logins_say_what_to_check(env: Env<Postgres>) {
+    for options in [options().database(&env.table), options().username(&env.table)] {
+        let store = PgStore::new(PgPoolOptions::new().connect_lazy_with(options));
+        let error = store.claim(&request(1)).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains("check user, password"), "{error:?}");
+    }
+}
+
+async fn a_closed_pool_and_an_idle_timeout_are_reported_as_unavailable(env: Env<Postgres>) {
+    env.migrated().await;
+    let store = over(&env, options()).await;
+    let mut tx = begin(&store).await;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *tx).await.unwrap();
+    tx.execute("SET idle_in_transaction_session_timeout = '10ms'").await.unwrap();
+    let gone = format!("SELECT count(*)::text FROM pg_stat_activity WHERE pid = {pid}");
+    until(|| async { env.text(&gone).await.as_deref() == Some("0") }).await;
+    let error = store.enqueue(&mut tx, &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    drop(tx);
+    store.pool().close().await;
+    let error = store.claim(&request(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("closed the pool"), "{error:?}");
 }
 
 async fn repeatable_read_as_the_default_does_not_fail_claims(env: Env<Postgres>) {

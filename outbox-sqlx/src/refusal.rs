@@ -1,0 +1,98 @@
+use std::error::Error;
+use std::fmt;
+
+use outbox_core::{RowId, StoreError};
+use sqlx::Transaction;
+use sqlx::error::DatabaseError;
+
+use crate::dialect::Dialect;
+use crate::error::store_error;
+
+/// What the database answered instead of doing it: the source of a [`StoreError`]. The driver's own error is not
+/// kept, because it prints what the database quotes, such as `Failing row contains (…)`, payload and all.
+#[derive(Debug)]
+pub struct Refusal {
+    code: Option<String>,
+    constraint: Option<String>,
+    message: String,
+    blames_a_row: bool,
+}
+
+impl Refusal {
+    pub(crate) fn of<DB: Dialect>(error: &dyn DatabaseError) -> Self {
+        Self {
+            code: error.code().map(Into::into),
+            constraint: error.constraint().map(str::to_owned),
+            message: error.message().to_owned(),
+            blames_a_row: DB::blames_a_row(error),
+        }
+    }
+
+    /// SQLSTATE, or SQLite's extended result code.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// The constraint that was violated, where the database names it.
+    #[must_use]
+    pub fn constraint(&self) -> Option<&str> {
+        self.constraint.as_deref()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.message)?;
+        self.code().map_or(Ok(()), |code| write!(f, " (code {code})"))
+    }
+}
+
+impl Error for Refusal {}
+
+/// Whether a constraint, a trigger or a value of one row is the cause, so that other rows may fare better.
+pub(crate) fn blames_a_row(error: &StoreError) -> bool {
+    let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
+    refusal.is_some_and(|refusal| refusal.blames_a_row)
+}
+
+/// The rows of one call that the database refused to update.
+#[derive(Default)]
+pub(crate) struct Refused {
+    rows: usize,
+    first: Option<(RowId, StoreError)>,
+}
+
+impl Refused {
+    /// Ends the savepoint in which one row was updated; none if the row was refused.
+    pub(crate) async fn end<DB: Dialect, T>(
+        &mut self,
+        savepoint: Transaction<'_, DB>,
+        row: RowId,
+        done: Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        match done {
+            Ok(done) => savepoint.commit().await.map(|()| Some(done)),
+            Err(error) if blames_a_row(&error) => {
+                self.rows += 1;
+                self.first.get_or_insert((row, error));
+                savepoint.rollback().await.map(|()| None)
+            }
+            Err(error) => return Err(error),
+        }
+        .map_err(store_error::<DB>)
+    }
+
+    pub(crate) fn report(&self, table: &str) {
+        if let Some((row, error)) = &self.first {
+            let cause = error.source().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(
+                table,
+                rows = self.rows,
+                first = row.0,
+                cause,
+                "the database refuses to update rows: they stay as they are"
+            );
+        }
+    }
+}
