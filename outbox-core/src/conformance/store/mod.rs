@@ -239,6 +239,7 @@ macro_rules! store_suite {
                     confirm_races_last_receipt,
                     requeue_races_requeue,
                     enqueue_races_claim,
+                    abandoned_calls_leave_rows_as_before_or_after,
                 ]
             }
 

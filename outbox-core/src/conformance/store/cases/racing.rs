@@ -1,8 +1,14 @@
 //! Two handles at the same row at the same time, some rounds of each race.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::slice;
+use std::task::Poll;
+use std::time::Duration;
+
 use super::super::StoreFixture;
 use super::super::scene::{
-    LEASE, Scene, confirmed, every_outcome, failed, handled, mail, mails, order, request, retry,
+    LEASE, LOST, Scene, confirmed, every_outcome, failed, handled, mail, mails, order, request, retry,
 };
 use crate::claim::{Claimed, Settlement};
 use crate::state::Status;
@@ -91,6 +97,47 @@ pub async fn requeue_races_requeue<F: StoreFixture>(scene: &Scene<F>) {
         let again = scene.claim_only().await.claim;
         scene.settle(again, confirmed()).await;
     }
+}
+
+/// A call that is dropped while it is under way may still have its effect, even a little later.
+pub async fn abandoned_calls_leave_rows_as_before_or_after<F: StoreFixture>(scene: &Scene<F>) {
+    for polls in 0..ROUNDS {
+        let message = mail();
+        scene.put(slice::from_ref(&message)).await;
+        abandoned_after(polls, scene.store().claim(&request(10))).await;
+        let claimed = claim_patiently(scene).await;
+        assert_eq!(claimed.message.msg_id(), message.msg_id());
+        assert!(matches!(claimed.message.claim_no(), 1 | 2));
+        let settlement = Settlement { claim: claimed.claim, outcome: confirmed() };
+        abandoned_after(polls, scene.store().settle(slice::from_ref(&settlement))).await;
+        let before = scene.row(&message).await;
+        let settled = scene.settle_all(slice::from_ref(&settlement)).await;
+        assert_eq!(settled.applied + settled.lost, 1);
+        assert!(before.status != Status::Completed || settled == LOST, "it was settled twice");
+        assert_eq!(scene.row(&message).await.status, Status::Completed);
+    }
+}
+
+async fn abandoned_after<T>(polls: usize, call: impl Future<Output = T>) {
+    let (mut call, mut left) = (pin!(call), polls);
+    poll_fn(|context| {
+        let ended = left == 0 || call.as_mut().poll(context).is_ready();
+        left = left.saturating_sub(1);
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The only row, as soon as no abandoned call holds it any more.
+async fn claim_patiently<F: StoreFixture>(scene: &Scene<F>) -> Claimed {
+    for _ in 0..1_000 {
+        scene.clock.advance(LEASE);
+        if let Some(claimed) = scene.claim(10).await.pop() {
+            return claimed;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the row stays locked");
 }
 
 /// Nothing that is committed while others claim is skipped for good, or claimed twice.
