@@ -179,6 +179,8 @@ up() {
   for service in "$@"; do up_one "$service"; done
   # Tests write to the table with the one and run programs with a wrong clock with the other.
   case " $* " in *" pg "*) private_install psql; private_install faketime ;; esac
+  # Tests of restarts, fail-over and clusters start Redis servers of their own.
+  case " $* " in *" redis "*) private_install redis ;; esac
   exec 9<&-
   watch_owner
   trap - EXIT

@@ -13,8 +13,8 @@ usage: scripts/test.sh [PART ...]        without a part: everything
   features   the feature combinations that users pick, and what the crates must not pull in
   examples   the quickstart, as a user runs it
 
-Needs Rust and a C compiler, nothing else. Services come from the variables OUTBOX_PG_URL, OUTBOX_AMQP_URL and
-OUTBOX_REDIS_URL, else from Docker Compose, else from Debian packages (`scripts/services.sh help`); what was started is stopped
+Needs Rust (with rustfmt and clippy) and a C compiler, nothing else. Services come from the variables OUTBOX_PG_URL,
+OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes) and OUTBOX_REDIS_URL, else from Docker Compose, else from Debian packages (`scripts/services.sh help`); what was started is stopped
 again. A service that cannot be had is a failure: nothing is skipped.
 E
 }
@@ -50,6 +50,7 @@ features() {
 }
 
 examples() {
+  step "quickstart's tests, without its services" counted cargo test --locked -p quickstart
   step "quickstart" cargo run --locked -p quickstart
 }
 
@@ -109,6 +110,8 @@ start_services() {
   scripts/services.sh up >"$WORK/env" || return
   # shellcheck source=/dev/null
   . "$WORK/env"
+  # More than any version's default, so that a payload past it is past the broker's limit.
+  export OUTBOX_AMQP_MAX_MESSAGE_SIZE=${OUTBOX_AMQP_MAX_MESSAGE_SIZE:-134217728}
 }
 
 # The services were given in variables, so nobody may stop them.
