@@ -7,6 +7,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 
 use crate::relay::RelaySetup;
+use crate::skew::clean_up_after;
 use crate::wait::within;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,8 +68,10 @@ impl RelayProcess {
 
     /// Kills it as `kill -9` does: it gets no chance to do anything.
     pub async fn kill(mut self) -> Result<()> {
+        let pid = self.child.id();
         self.child.start_kill()?;
         let status = self.child.wait().await?;
+        pid.into_iter().for_each(clean_up_after);
         ensure!(status.code().is_none(), "the relay process had ended before it was killed: {status}");
         Ok(())
     }

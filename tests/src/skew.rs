@@ -5,8 +5,15 @@ use tokio::process::Command;
 pub async fn with_clock_off(program: &str, offset: &str) -> Result<Command> {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library().await?).env("FAKETIME", offset);
-    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_DISABLE_SHM", "1");
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     Ok(command)
+}
+
+/// A process that is killed cannot take back what libfaketime shares with its children.
+pub(crate) fn clean_up_after(pid: u32) {
+    for shared in [format!("/dev/shm/faketime_shm_{pid}"), format!("/dev/shm/sem.faketime_sem_{pid}")] {
+        let _ = std::fs::remove_file(shared);
+    }
 }
 
 /// The `faketime` command knows where its library is. It is not used itself, because it would be the one that
