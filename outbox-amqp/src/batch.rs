@@ -6,10 +6,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::blame::{guilty, is_blamed};
 use crate::ending::{Ending, ending, ends_channel_only, spoken};
-use crate::envelope::Envelope;
 use crate::flight::{Cargo, Flight};
 use crate::judge::{Judged, Verdict, judge};
 use crate::link::{Link, NoAnswer};
+use crate::parcel::Parcel;
 use crate::session::Session;
 use crate::trouble::Trouble;
 
@@ -25,9 +25,7 @@ type Group = Vec<usize>;
 pub(crate) struct Batch<'a> {
     session: &'a Session,
     deadline: Instant,
-    messages: &'a [Message],
-    /// `None` for a message that cannot be encoded and has its verdict already.
-    envelopes: Vec<Option<Envelope>>,
+    parcels: Vec<Parcel<'a>>,
     verdicts: Vec<Option<Verdict>>,
     interruptions: usize,
     /// Whether the message may have reached the broker.
@@ -36,28 +34,15 @@ pub(crate) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(session: &'a Session, messages: &'a [Message]) -> Self {
-        let mut batch = Self {
+        let (config, router) = (&session.config, &session.config.router);
+        Self {
             session,
-            deadline: Instant::now() + session.config.confirm_timeout,
-            messages,
-            envelopes: Vec::with_capacity(messages.len()),
-            verdicts: Vec::with_capacity(messages.len()),
+            deadline: Instant::now() + config.confirm_timeout,
+            parcels: messages.iter().map(|message| Parcel::new(message, &router.route(message))).collect(),
+            verdicts: messages.iter().map(|_| None).collect(),
             interruptions: 0,
             sent: vec![false; messages.len()],
-        };
-        for message in messages {
-            batch.add(Envelope::new(message, &session.config.router.route(message)));
         }
-        batch
-    }
-
-    fn add(&mut self, envelope: Result<Envelope, PublishError>) {
-        let (envelope, verdict) = match envelope {
-            Ok(envelope) => (Some(envelope), None),
-            Err(error) => (None, Some(Err(error))),
-        };
-        self.envelopes.push(envelope);
-        self.verdicts.push(verdict);
     }
 
     pub(crate) async fn run(mut self) -> Vec<Verdict> {
@@ -69,19 +54,19 @@ impl<'a> Batch<'a> {
     /// Gives each message its verdict, or says what is wrong with the rest.
     async fn deliver(&mut self) -> Result<(), Trouble> {
         let _turn = timeout_at(self.deadline, self.session.turn()).await.map_err(|_| Trouble::busy())?;
-        let mut groups = vec![self.open((0..self.messages.len()).collect())];
+        let mut groups = vec![(0..self.parcels.len()).collect()];
         while let Some(group) = groups.pop() {
-            if !group.is_empty() {
-                groups.extend(self.attempt(group).await?);
-            }
+            groups.extend(self.attempt(group).await?);
         }
         Ok(())
     }
 
     /// Sends a group, and returns what is to be sent again.
     async fn attempt(&mut self, group: Group) -> Result<Vec<Group>, Trouble> {
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
         let link = self.link().await?;
-        self.reject_long_frames(&group, link.frame_max());
         let channel = match link.ask(link.channel()).await {
             Ok(channel) => channel,
             Err(NoAnswer::Refused(error)) => return self.interrupted(group, error),
@@ -103,7 +88,8 @@ impl<'a> Batch<'a> {
 
     /// Waits for the confirmations, and enters the verdicts; why the channel ended, if it did.
     async fn send(&mut self, group: &Group, link: &Link, channel: Channel) -> Option<lapin::Error> {
-        let judged = self.fly(group, link, &channel).await;
+        let cargo = self.pack(group, link.frame_max());
+        let judged = self.fly(cargo, link, &channel).await;
         for (index, verdict) in judged.verdicts {
             self.verdicts[index] = Some(verdict);
         }
@@ -113,8 +99,20 @@ impl<'a> Batch<'a> {
         judged.error
     }
 
-    async fn fly(&mut self, group: &Group, link: &Link, channel: &Channel) -> Judged {
-        let cargo: Vec<Cargo<'_>> = group.iter().filter_map(|index| self.cargo(*index)).collect();
+    /// Encodes what can be encoded, and rejects the rest.
+    fn pack(&mut self, group: &Group, frame_max: u32) -> Vec<Cargo<'a>> {
+        let mut cargo = Vec::with_capacity(group.len());
+        for &index in group {
+            let parcel = &self.parcels[index];
+            match parcel.envelope(frame_max) {
+                Ok(envelope) => cargo.push(Cargo { index, envelope, body: parcel.body() }),
+                Err(error) => self.verdicts[index] = Some(Err(error)),
+            }
+        }
+        cargo
+    }
+
+    async fn fly(&mut self, cargo: Vec<Cargo<'_>>, link: &Link, channel: &Channel) -> Judged {
         let sent = cargo.len();
         let mut flight = Flight::default();
         tokio::select! {
@@ -125,20 +123,7 @@ impl<'a> Batch<'a> {
         let handed_over = flight.handed_over().to_vec();
         let landed = flight.land().await;
         handed_over.into_iter().for_each(|index| self.sent[index] = true);
-        judge(landed, sent, |index| self.envelopes[index].as_ref())
-    }
-
-    fn cargo(&self, index: usize) -> Option<Cargo<'_>> {
-        let envelope = self.envelopes[index].as_ref().filter(|_| self.verdicts[index].is_none())?;
-        Some(Cargo { index, envelope, body: self.messages[index].payload().as_bytes() })
-    }
-
-    fn reject_long_frames(&mut self, group: &Group, frame_max: u32) {
-        for &index in group {
-            if let Some(Err(error)) = self.envelopes[index].as_ref().map(|e| e.check_frame(frame_max)) {
-                self.verdicts[index] = Some(Err(error));
-            }
-        }
+        judge(landed, sent, &self.parcels)
     }
 
     fn broken_off(&mut self, rest: Group, error: lapin::Error, link: &Link) -> Result<Vec<Group>, Trouble> {
@@ -176,11 +161,10 @@ impl<'a> Batch<'a> {
     }
 
     fn accuse(&self, index: usize, error: &lapin::Error, alone: bool) -> Option<PublishError> {
-        let (cargo, words) = (self.cargo(index)?, spoken(error)?);
+        let (parcel, words) = (&self.parcels[index], spoken(error)?);
         // The end of the connection hits all calls: whoever was not alone on it may be a bystander.
         let alone = alone && (self.session.is_only_call() || ends_channel_only(words));
-        let blamed = alone || is_blamed(words, cargo.envelope, cargo.body);
-        blamed.then(|| guilty(words, cargo.envelope))
+        (alone || is_blamed(words, parcel)).then(|| guilty(words, parcel))
     }
 
     /// Asks the broker whether it is well, unless it has said that it is not.

@@ -3,24 +3,24 @@
 use lapin::protocol::AMQPError;
 use outbox_core::PublishError;
 
-use crate::envelope::Envelope;
+use crate::parcel::Parcel;
 
 /// Whether this message is the cause, as far as the broker's words tell.
-pub(crate) fn is_blamed(words: &AMQPError, envelope: &Envelope, body: &[u8]) -> bool {
+pub(crate) fn is_blamed(words: &AMQPError, parcel: &Parcel<'_>) -> bool {
     let text = words.get_message().as_str();
     match words.get_id() {
-        404 => text.starts_with(&format!("NOT_FOUND - no exchange '{}' in vhost ", envelope.exchange)),
-        403 => is_refused(text, envelope),
-        406 => size_limit(text).is_some_and(|limit| body.len() > limit),
+        404 => text.starts_with(&format!("NOT_FOUND - no exchange '{}' in vhost ", parcel.exchange)),
+        403 => is_refused(text, parcel),
+        406 => size_limit(text).is_some_and(|limit| parcel.body().len() > limit),
         _ => false,
     }
 }
 
 /// Access can be refused to an exchange, or to some routing keys of it.
-fn is_refused(text: &str, envelope: &Envelope) -> bool {
-    let exchange = format!("exchange '{}' in vhost ", envelope.exchange);
+fn is_refused(text: &str, parcel: &Parcel<'_>) -> bool {
+    let exchange = format!("exchange '{}' in vhost ", parcel.exchange);
     if text.contains(" topic '") {
-        return text.contains(&format!(" topic '{}' in {exchange}", envelope.routing_key));
+        return text.contains(&format!(" topic '{}' in {exchange}", parcel.routing_key));
     }
     text.contains(&exchange)
 }
@@ -32,13 +32,13 @@ fn size_limit(text: &str) -> Option<usize> {
 }
 
 /// The error of the message that is the cause.
-pub(crate) fn guilty(words: &AMQPError, envelope: &Envelope) -> PublishError {
+pub(crate) fn guilty(words: &AMQPError, parcel: &Parcel<'_>) -> PublishError {
     let text = words.get_message();
     match words.get_id() {
         404 => PublishError::failed(format!("{text}; declare the exchange or correct the route")),
         403 => PublishError::failed(format!("{text}; grant the permission or correct the route")),
         311 | 406 => PublishError::rejected(format!("the broker will never take it: {text}")),
-        _ => PublishError::failed(format!("the broker broke off at {}: {text}", envelope.target())),
+        _ => PublishError::failed(format!("the broker broke off at {}: {text}", parcel.target())),
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn words_of_rabbitmq_are_understood() {
         let message = Message::binary("order.created", "1", vec![0; 100]).unwrap();
-        let envelope = Envelope::new(&message, &Route::to("shop")).unwrap();
+        let parcel = Parcel::new(&message, &Route::to("shop"));
         for (code, text, blamed) in [
             (404, "NOT_FOUND - no exchange 'shop' in vhost '/'", true),
             (404, "NOT_FOUND - no exchange 'shop2' in vhost '/'", false),
@@ -75,7 +75,7 @@ mod tests {
             (406, "PRECONDITION_FAILED - invalid message", false),
         ] {
             let words = AMQPError::from_id(code, text.into()).unwrap();
-            assert_eq!(is_blamed(&words, &envelope, message.payload().as_bytes()), blamed, "{text}");
+            assert_eq!(is_blamed(&words, &parcel), blamed, "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use futures_util::future::{BoxFuture, FutureExt, poll_immediate};
 use lapin::options::BasicPublishOptions;
 use lapin::{Channel, Confirmation, PublisherConfirm};
 
-use crate::envelope::Envelope;
+use crate::parcel::Envelope;
 
 /// Bytes handed to lapin and not yet on the wire, at most: it copies every body.
 const UNWRITTEN: usize = 8 * 1024 * 1024;
@@ -16,7 +16,7 @@ pub(crate) type Landed = Result<Confirmation, lapin::Error>;
 /// One message to send; `index` is its place in the batch.
 pub(crate) struct Cargo<'a> {
     pub(crate) index: usize,
-    pub(crate) envelope: &'a Envelope,
+    pub(crate) envelope: Envelope,
     pub(crate) body: &'a [u8],
 }
 
@@ -54,9 +54,8 @@ impl<'a> Flight<'a> {
     /// Hands a message to lapin, which does so at the first poll.
     async fn send(&mut self, channel: &'a Channel, Cargo { index, envelope, body }: Cargo<'a>) {
         self.handed_over.push(index);
-        let (exchange, key) = (envelope.exchange.clone(), envelope.routing_key.clone());
-        let mut write =
-            channel.basic_publish(exchange, key, MANDATORY, body, envelope.properties.clone()).boxed();
+        let Envelope { exchange, routing_key, properties } = envelope;
+        let mut write = channel.basic_publish(exchange, routing_key, MANDATORY, body, properties).boxed();
         match poll_immediate(&mut write).await {
             Some(written) => self.written(index, written),
             None => {

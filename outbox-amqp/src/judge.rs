@@ -8,8 +8,8 @@ use lapin::types::ShortString;
 use outbox_core::PublishError;
 
 use crate::ending::spoken;
-use crate::envelope::Envelope;
 use crate::flight::Landed;
+use crate::parcel::Parcel;
 
 /// How publishing one message ended.
 pub(crate) type Verdict = Result<(), PublishError>;
@@ -31,14 +31,10 @@ enum Answer {
 
 /// lapin hands a returned message to whichever confirmation comes next, so it is found by its id.
 #[derive(Default)]
-struct Returns(HashMap<Option<ShortString>, BasicReturnMessage>);
+struct Returns(HashMap<ShortString, BasicReturnMessage>);
 
-/// `sent` is the number of messages, `envelope` finds one by its place in the batch.
-pub(crate) fn judge<'a>(
-    landed: Vec<(usize, Landed)>,
-    sent: usize,
-    envelope: impl Fn(usize) -> Option<&'a Envelope>,
-) -> Judged {
+/// `sent` is the number of messages of the flight, `parcels` are those of the batch.
+pub(crate) fn judge(landed: Vec<(usize, Landed)>, sent: usize, parcels: &[Parcel<'_>]) -> Judged {
     let (mut returns, mut answers, mut judged) = (Returns::default(), Vec::new(), Judged::default());
     for (index, landed) in landed {
         match landed {
@@ -49,7 +45,7 @@ pub(crate) fn judge<'a>(
     let complete = answers.len() == sent;
     judged.clean = complete && !answers.iter().any(|(_, answer)| matches!(answer, Answer::NotRequested));
     for (index, answer) in answers {
-        let verdict = envelope(index).and_then(|envelope| returns.verdict(envelope, &answer, complete));
+        let verdict = returns.verdict(&parcels[index], &answer, complete);
         judged.verdicts.extend(verdict.map(|verdict| (index, verdict)));
     }
     judged
@@ -64,18 +60,18 @@ impl Returns {
         };
         let carries_a_return = returned.is_some();
         if let Some(returned) = returned {
-            self.0.insert(returned.properties.message_id().clone(), returned);
+            self.0.insert(returned.properties.message_id().clone().unwrap_or_default(), returned);
         }
         if nack { Answer::Nack } else { Answer::Ack { carries_a_return } }
     }
 
     /// `None`: not known.
-    fn verdict(&self, envelope: &Envelope, answer: &Answer, complete: bool) -> Option<Verdict> {
-        if let Some(returned) = self.0.get(envelope.properties.message_id()) {
-            return Some(Err(unroutable(envelope, returned)));
+    fn verdict(&self, parcel: &Parcel<'_>, answer: &Answer, complete: bool) -> Option<Verdict> {
+        if let Some(returned) = self.0.get(parcel.message.msg_id()) {
+            return Some(Err(unroutable(parcel, returned)));
         }
         match answer {
-            Answer::Nack => Some(Err(nacked(envelope))),
+            Answer::Nack => Some(Err(nacked(parcel))),
             Answer::NotRequested => Some(Err(not_requested())),
             // It carries a stranger, so its own return may be waiting for a confirmation that has not come.
             Answer::Ack { carries_a_return: true } if !complete => None,
@@ -84,19 +80,19 @@ impl Returns {
     }
 }
 
-fn unroutable(envelope: &Envelope, returned: &BasicReturnMessage) -> PublishError {
+fn unroutable(parcel: &Parcel<'_>, returned: &BasicReturnMessage) -> PublishError {
     PublishError::failed(format!(
         "returned as unroutable ({} {}): no queue takes {}; bind one or correct the route",
         returned.reply_code,
         returned.reply_text,
-        envelope.target()
+        parcel.target()
     ))
 }
 
-fn nacked(envelope: &Envelope) -> PublishError {
+fn nacked(parcel: &Parcel<'_>) -> PublishError {
     PublishError::failed(format!(
         "refused (nack) by a queue behind {}: it is full or cannot store now; trying again may help",
-        envelope.target()
+        parcel.target()
     ))
 }
 
@@ -122,9 +118,8 @@ mod tests {
     use super::*;
     use crate::route::Route;
 
-    fn envelopes(n: usize) -> Vec<Envelope> {
-        let message = |i: usize| Message::binary("t", "b", "").unwrap().with_msg_id(i.to_string()).unwrap();
-        (0..n).map(|i| Envelope::new(&message(i), &Route::to("e")).unwrap()).collect()
+    fn messages(n: usize) -> Vec<Message> {
+        (0..n).map(|i| Message::binary("t", "b", "").unwrap().with_msg_id(i.to_string()).unwrap()).collect()
     }
 
     fn returned(id: usize) -> Option<BasicReturnMessage> {
@@ -135,8 +130,9 @@ mod tests {
 
     /// Whether each message is known, and published.
     fn outcome(landed: Vec<Landed>, sent: usize) -> (Vec<Option<bool>>, Judged) {
-        let envelopes = envelopes(sent);
-        let judged = judge(landed.into_iter().enumerate().collect(), sent, |i| envelopes.get(i));
+        let messages = messages(sent);
+        let parcels: Vec<Parcel<'_>> = messages.iter().map(|m| Parcel::new(m, &Route::to("e"))).collect();
+        let judged = judge(landed.into_iter().enumerate().collect(), sent, &parcels);
         let find = |i| judged.verdicts.iter().find(|(index, _)| *index == i).map(|(_, v)| v.is_ok());
         ((0..sent).map(find).collect(), judged)
     }
