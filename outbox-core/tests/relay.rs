@@ -522,3 +522,40 @@ async fn deliver_after_waits() {
     let waited = world.until(|w| w.delivered() == 1).await;
     assert!(waited >= 30 * MINUTE && waited < 31 * MINUTE, "{waited:?}");
 }
+
+/// Notes the payload bytes of each batch.
+#[derive(Clone, Default)]
+struct Scales(Arc<std::sync::Mutex<Vec<usize>>>);
+
+#[async_trait]
+impl Publisher for Scales {
+    async fn publish(&self, _: &Message) -> Result<(), PublishError> {
+        Ok(())
+    }
+    async fn publish_batch(&self, messages: &[Message]) -> Vec<Result<(), PublishError>> {
+        self.0.lock().unwrap().push(messages.iter().map(|message| message.payload().len()).sum());
+        messages.iter().map(|_| Ok(())).collect()
+    }
+    async fn ready(&self) -> Result<(), PublishError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_payloads_come_in_small_batches() {
+    let mut world = World::new();
+    world.config = RelayConfig::default().with_batch_bytes(100_000);
+    let mut tx = world.store.begin();
+    for n in 0..200 {
+        let large = Message::json("a", n.to_string(), &"x".repeat(10_000)).unwrap();
+        world.store.enqueue(&mut tx, &[large]).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let scales = Scales::default();
+    let relay = world.relay_to(scales.clone());
+    world.until(|w| w.count(Status::Completed) == 200).await;
+    let batches = scales.0.lock().unwrap().clone();
+    assert!(batches.iter().all(|bytes| *bytes <= 100_000), "{batches:?}");
+    assert!(batches.len() <= 30, "as large as they may be: {batches:?}");
+    assert!(relay.shutdown(MINUTE).await.is_clean());
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayConfig {
     pub(crate) batch: usize,
+    pub(crate) batch_bytes: usize,
     pub(crate) window: usize,
     pub(crate) lease: Duration,
     pub(crate) sweep_min: Duration,
@@ -20,6 +21,7 @@ impl Default for RelayConfig {
     fn default() -> Self {
         Self {
             batch: 500,
+            batch_bytes: 16 * 1024 * 1024,
             window: 2,
             lease: Duration::from_secs(60),
             sweep_min: Duration::from_millis(100),
@@ -39,6 +41,14 @@ impl RelayConfig {
     #[must_use]
     pub fn with_batch(mut self, rows: usize) -> Self {
         self.batch = rows.max(1);
+        self
+    }
+
+    /// Payload bytes that a batch should hold at most; 16 MiB by default. By what the last rows measured fewer
+    /// are claimed together, so a row that is far larger than those before it still comes with its batch.
+    #[must_use]
+    pub fn with_batch_bytes(mut self, bytes: usize) -> Self {
+        self.batch_bytes = bytes;
         self
     }
 

@@ -13,6 +13,7 @@ mod handle;
 mod health;
 mod phase;
 mod publishing;
+mod ration;
 mod settling;
 mod sweep;
 mod verdict;

@@ -12,6 +12,7 @@ use super::batch::Batch;
 use super::breaker::BreakerState;
 use super::context::Context;
 use super::phase::PhaseWatch;
+use super::ration::Ration;
 use crate::claim::{ClaimMode, ClaimRequest, RowId};
 use crate::store::StoreError;
 
@@ -31,6 +32,7 @@ pub(crate) struct Sweep {
     suspects_due: Instant,
     suspect: Option<oneshot::Receiver<()>>,
     ahead: Ahead,
+    ration: Ration,
 }
 
 impl Sweep {
@@ -44,6 +46,7 @@ impl Sweep {
         let idle = Backoff::new(config.sweep_min, config.sweep_max);
         let trouble = Backoff::new(config.backoff_min, config.backoff_max);
         let probe = trouble.clone();
+        let ration = Ration::new(config.batch, config.batch_bytes);
         Self {
             context,
             phase,
@@ -55,6 +58,7 @@ impl Sweep {
             suspects_due: Instant::now(),
             suspect: None,
             ahead: Ahead::default(),
+            ration,
         }
     }
 
@@ -70,16 +74,16 @@ impl Sweep {
     }
 
     async fn sweep(&mut self) {
-        let batch = self.context.config.batch;
-        let Some(mut found) = self.claim_ordinary(batch).await else { return };
-        if found == batch && Instant::now() < self.suspects_due {
+        let limit = self.ration.rows();
+        let Some(mut found) = self.claim_ordinary(limit).await else { return };
+        if found == limit && Instant::now() < self.suspects_due {
             return;
         }
         found += self.claim_suspect().await.unwrap_or(0);
         if found > 0 {
             self.idle.reset();
         }
-        if found < batch {
+        if found < limit {
             let pause = self.idle.pause();
             self.rest(pause).await;
         }
@@ -129,6 +133,7 @@ impl Sweep {
     async fn claim_ordinary(&mut self, limit: usize) -> Option<usize> {
         let suspect_after = self.context.config.suspect_after;
         let batch = self.claim(limit, ClaimMode::Ordinary { suspect_after }).await?;
+        self.ration.learn(&batch.rows);
         self.hand_over(batch).await
     }
 
