@@ -1,16 +1,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::slice;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outbox_core::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Message, RowId, StoreError};
 use sqlx::Connection;
 
+use crate::access::commit;
 use crate::error::store_error;
 use crate::refusal::{Refused, blames_a_row};
 use crate::row::{Cells, STORED, Stored, stored};
 use crate::sql::Sql;
-use crate::store::{SqlDatabase, SqlStore, commit};
-use crate::time::{ServerClock, Time};
+use crate::store::{SqlDatabase, SqlStore};
 
 /// How many rows make the head of the queue.
 const HEAD: usize = 10_000;
@@ -29,8 +29,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     async fn claim_together(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
-        let mut tx = self.begin_write().await?;
-        self.look_at_the_clock(&mut tx).await?;
+        let mut tx = self.db.begin_write().await?;
+        self.db.look_at_the_clock(&mut tx).await?;
         let rows = self.due(request).fetch(&mut tx).await?;
         let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
         let token = ClaimToken::random();
@@ -45,7 +45,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// the claim reads on past it.
     async fn claim_one_by_one(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let more = ClaimRequest { limit: request.limit.saturating_add(PASSED_OVER), ..*request };
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let rows = self.due(&more).fetch(&mut tx).await?;
         let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
         let (token, mut taken, mut refused) = (ClaimToken::random(), Vec::new(), Refused::default());
@@ -96,7 +96,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// The outbox, read in the order of claims.
     pub(crate) fn by_due(&self) -> String {
-        format!("{}{}", self.names.outbox, DB::by_index(&self.names.local("_due")))
+        format!("{}{}", self.names.outbox, DB::by_index(&self.names.table.local("_due")))
     }
 
     fn take(&self, due: &[Stored], token: ClaimToken, lease: Duration) -> Sql<DB> {
@@ -119,7 +119,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let mut held = HashSet::new();
         for (token, ids) in by_token(claims) {
             self.prolong(&ids, token, lease).execute(&mut tx).await?;
@@ -139,35 +139,6 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     pub(crate) fn held(&self, ids: &[RowId], token: ClaimToken) -> Sql<DB> {
         let sql = self.sql().text(format!("SELECT id FROM {}{} WHERE ", self.names.outbox, DB::BY_KEY));
         fenced(sql, ids, token)
-    }
-
-    /// Once in a while asks the server for its time, where the store follows the server's clock.
-    pub(crate) async fn look_at_the_clock(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
-        match &*self.time {
-            Time::Server(clock) if clock.is_stale() => self.ask_for_the_time(clock, conn).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// The first look of a process that only enqueues; one is enough for times of delivery.
-    pub(crate) async fn look_at_the_clock_once(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
-        match &*self.time {
-            Time::Server(clock) if clock.is_unknown() => self.ask_for_the_time(clock, conn).await,
-            _ => Ok(()),
-        }
-    }
-
-    async fn ask_for_the_time(
-        &self,
-        clock: &ServerClock,
-        conn: &mut DB::Connection,
-    ) -> Result<(), StoreError> {
-        let asked = Instant::now();
-        let rows = self.sql().text("SELECT ").now().fetch(conn).await?;
-        if let Some(server) = rows.first().and_then(|row| Cells::<DB>::of(row).time()) {
-            clock.set(server, asked);
-        }
-        Ok(())
     }
 }
 

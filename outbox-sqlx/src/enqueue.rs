@@ -54,7 +54,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             message.validate(&self.limits)?;
         }
         if !messages.is_empty() {
-            self.look_at_the_clock_once(conn).await?;
+            self.db.look_at_the_clock_once(conn).await?;
         }
         match &*split(messages, DB::ROWS_PER_INSERT) {
             [] => Ok(0),

@@ -2,13 +2,14 @@ use std::collections::BTreeMap;
 
 use outbox_core::{Filter, Requeued, Row, RowId, Stats, Status, StoreError};
 
+use crate::access::commit;
 use crate::row::{Cells, STATE, STORED, row};
 use crate::sql::Sql;
-use crate::store::{SqlDatabase, SqlStore, commit};
+use crate::store::{SqlDatabase, SqlStore};
 
 impl<DB: SqlDatabase> SqlStore<DB> {
     pub(crate) async fn try_requeue(&self, id: RowId, claim_no: u64) -> Result<Requeued, StoreError> {
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let requeued = self.back_to_pending(id, claim_no).execute(&mut tx).await?;
         commit(tx).await?;
         Ok(if requeued == 1 { Requeued::Done } else { Requeued::Stale })
@@ -26,7 +27,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     pub(crate) async fn try_find(&self, filter: &Filter) -> Result<Vec<Row>, StoreError> {
-        let mut tx = self.begin_read().await?;
+        let mut tx = self.db.begin_read().await?;
         let rows = self.matching(filter).fetch(&mut tx).await?;
         commit(tx).await?;
         Ok(rows.iter().map(|found| row(&mut Cells::<DB>::of(found))).collect())
@@ -49,7 +50,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     pub(crate) async fn try_stats(&self) -> Result<Stats, StoreError> {
-        let mut tx = self.begin_read().await?;
+        let mut tx = self.db.begin_read().await?;
         let counts = self.counts().fetch(&mut tx).await?;
         let oldest = self.oldest_due().fetch(&mut tx).await?;
         commit(tx).await?;
@@ -68,7 +69,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Each from an index of its own; the completed rows are what is left of all.
     fn counts(&self) -> Sql<DB> {
         let count = |index: &str, condition: &str| {
-            let hint = DB::by_index(&self.names.local(index));
+            let hint = DB::by_index(&self.names.table.local(index));
             format!("(SELECT count(*) FROM {}{hint} WHERE {condition})", self.names.outbox)
         };
         self.sql()

@@ -21,6 +21,7 @@
 //! ```
 #![doc = include_str!("../TABLE.md")]
 
+mod access;
 mod claim;
 mod dialect;
 mod driver;

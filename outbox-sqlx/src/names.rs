@@ -1,21 +1,24 @@
+use std::fmt;
+
 use outbox_core::{StoreError, StoreErrorKind};
 
 /// Leaves room for the longest suffix of a companion or index in PostgreSQL's 63 bytes.
 const MAX_TABLE: usize = 40;
 const MAX_SCHEMA: usize = 63;
 
-/// Where the tables are, quoted, so that names that are also SQL keywords work.
+/// Where a table is. Shown quoted, so that names that are also SQL keywords work.
 #[derive(Debug, Clone)]
-pub struct Names {
+pub struct TableName {
     pub(crate) schema: Option<String>,
     pub(crate) base: String,
-    /// The outbox itself.
-    pub outbox: String,
-    /// What consumer groups said.
-    pub receipts: String,
 }
 
-impl Names {
+impl TableName {
+    /// In the default schema.
+    pub(crate) fn plain(base: &str) -> Self {
+        Self { schema: None, base: base.to_owned() }
+    }
+
     pub(crate) fn parse(name: &str) -> Result<Self, StoreError> {
         let (schema, base) = match name.split_once('.') {
             Some((schema, base)) => (Some(schema), base),
@@ -24,17 +27,10 @@ impl Names {
         if !is_identifier(base, MAX_TABLE) || !schema.is_none_or(|s| is_identifier(s, MAX_SCHEMA)) {
             return Err(invalid(name));
         }
-        Ok(Self::new(schema.map(str::to_owned), base.to_owned()))
+        Ok(Self { schema: schema.map(str::to_owned), base: base.to_owned() })
     }
 
-    fn new(schema: Option<String>, base: String) -> Self {
-        let mut names = Self { schema, base, outbox: String::new(), receipts: String::new() };
-        names.outbox = names.qualified("");
-        names.receipts = names.qualified("_receipts");
-        names
-    }
-
-    /// A companion of the outbox, in the same schema.
+    /// A companion of the table, in the same schema.
     pub(crate) fn qualified(&self, suffix: &str) -> String {
         match &self.schema {
             Some(schema) => format!("\"{schema}\".{}", self.local(suffix)),
@@ -48,9 +44,35 @@ impl Names {
     }
 }
 
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.qualified(""))
+    }
+}
+
+/// The outbox and its companions.
+#[derive(Debug, Clone)]
+pub struct Names {
+    pub(crate) table: TableName,
+    /// The outbox itself.
+    pub outbox: String,
+    /// What consumer groups said.
+    pub receipts: String,
+}
+
+impl Names {
+    pub(crate) fn parse(name: &str) -> Result<Self, StoreError> {
+        TableName::parse(name).map(Self::of)
+    }
+
+    fn of(table: TableName) -> Self {
+        Self { outbox: table.qualified(""), receipts: table.qualified("_receipts"), table }
+    }
+}
+
 impl Default for Names {
     fn default() -> Self {
-        Self::new(None, "biz_outbox".to_owned())
+        Self::of(TableName::plain("biz_outbox"))
     }
 }
 
@@ -77,7 +99,7 @@ mod tests {
         let names = Names::parse("shop.biz_outbox").unwrap();
         assert_eq!(names.outbox, "\"shop\".\"biz_outbox\"");
         assert_eq!(names.receipts, "\"shop\".\"biz_outbox_receipts\"");
-        assert_eq!(names.local("_due"), "\"biz_outbox_due\"");
+        assert_eq!(names.table.local("_due"), "\"biz_outbox_due\"");
     }
 
     #[test]

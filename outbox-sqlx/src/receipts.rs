@@ -4,10 +4,11 @@ use outbox_core::state::{Event, Next, RowState, Stale, apply};
 use outbox_core::{Receipt, ReceiptReport, RowId, Status, StoreError, Timestamp, Verdict};
 use serde_json::{Value, json};
 
+use crate::access::commit;
 use crate::dialect::{Dialect, Member};
 use crate::row::{Cells, groups, status};
 use crate::sql::{Sql, storable_text};
-use crate::store::{SqlDatabase, SqlStore, commit};
+use crate::store::{SqlDatabase, SqlStore};
 
 /// Widths of the columns; a receipt past them belongs to no message and no group.
 const MAX_MSG_ID: usize = 64;
@@ -39,9 +40,9 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         if receipts.is_empty() {
             return Ok(report);
         }
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let mut rows = self.lock_rows(&mut tx, &receipts).await?;
-        let now = self.time.clock().now();
+        let now = self.db.clock().now();
         let record = hear(&receipts, &mut rows, now, &mut report);
         if !record.is_empty() {
             self.keep(&record).execute(&mut tx).await?;

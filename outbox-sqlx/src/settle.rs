@@ -6,13 +6,14 @@ use outbox_core::{Claim, ClaimToken, Outcome, RowId, Settled, Settlement, StoreE
 use serde_json::{Value, json};
 use sqlx::Connection;
 
+use crate::access::commit;
 use crate::claim::fenced;
 use crate::dialect::Member;
 use crate::error::store_error;
 use crate::refusal::{Refused, blames_a_row};
 use crate::row::Cells;
 use crate::sql::{Sql, storable_text};
-use crate::store::{SqlDatabase, SqlStore, commit};
+use crate::store::{SqlDatabase, SqlStore};
 use crate::time::micros;
 
 /// Ends a claim, in an UPDATE.
@@ -69,7 +70,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     async fn settle_together(&self, settlements: &[Settlement]) -> Result<usize, StoreError> {
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let applied = self.write(&mut tx, settlements).await?;
         commit(tx).await?;
         Ok(applied)
@@ -77,7 +78,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// A row that cannot be updated must not keep the others from being settled: its claim is lost.
     async fn settle_one_by_one(&self, settlements: &[Settlement]) -> Result<usize, StoreError> {
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         let (mut applied, mut refused) = (0, Refused::default());
         for settlement in settlements {
             let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;

@@ -7,13 +7,13 @@ use outbox_core::{
     Claim, ClaimRequest, Claimed, Clock, Enqueue, Filter, Limits, Message, OutboxStore, Policies, Receipt,
     ReceiptReport, Requeued, Row, RowId, Settled, Settlement, Stats, StoreError,
 };
-use sqlx::{Pool, Transaction};
+use sqlx::Pool;
 
+use crate::access::{Access, commit};
 use crate::dialect::Dialect;
-use crate::error::{retrying, store_error};
+use crate::error::retrying;
 use crate::names::Names;
 use crate::sql::Sql;
-use crate::time::Time;
 
 /// A database that can hold an outbox: [`sqlx::Postgres`] or [`sqlx::Sqlite`], each by a Cargo feature.
 /// Sealed: its methods may change in any release.
@@ -23,11 +23,10 @@ impl<DB: Dialect> SqlDatabase for DB {}
 
 /// An outbox in a table of the application's own database.
 pub struct SqlStore<DB: SqlDatabase> {
-    pub(crate) pool: Pool<DB>,
+    pub(crate) db: Access<DB>,
     pub(crate) names: Arc<Names>,
     pub(crate) limits: Limits,
     pub(crate) policies: Option<Arc<Policies>>,
-    pub(crate) time: Arc<Time>,
 }
 
 impl<DB: SqlDatabase> SqlStore<DB> {
@@ -36,11 +35,10 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     #[must_use]
     pub fn new(pool: Pool<DB>) -> Self {
         Self {
-            pool,
+            db: Access::new(pool),
             names: Arc::default(),
             limits: Limits::default(),
             policies: None,
-            time: Arc::new(DB::time()),
         }
     }
 
@@ -71,14 +69,14 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Follows another clock than the database's own; meant for tests.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock) -> Self {
-        self.time = Arc::new(Time::Given(Arc::new(clock)));
+        self.db = self.db.with_clock(clock);
         self
     }
 
     /// The pool that the store works on.
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
-        &self.pool
+        &self.db.pool
     }
 
     /// Creates the tables and indexes, or brings them up to date. Changes nothing where nothing is missing, and
@@ -93,38 +91,24 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     async fn try_migrate(&self) -> Result<(), StoreError> {
-        let mut tx = self.begin_write().await?;
+        let mut tx = self.db.begin_write().await?;
         DB::migrate(&mut tx, &self.names).await?;
-        self.look_at_the_clock(&mut tx).await?;
+        self.db.look_at_the_clock(&mut tx).await?;
         commit(tx).await
     }
 
     pub(crate) fn sql(&self) -> Sql<DB> {
-        Sql::at(self.time.now())
+        self.db.sql()
     }
-
-    pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
-    }
-
-    pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_READ).await.map_err(store_error::<DB>)
-    }
-}
-
-/// Ends a transaction of the store's own.
-pub(crate) async fn commit<DB: Dialect>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
-    tx.commit().await.map_err(store_error::<DB>)
 }
 
 impl<DB: SqlDatabase> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
         Self {
-            pool: self.pool.clone(),
+            db: self.db.clone(),
             names: Arc::clone(&self.names),
             limits: self.limits,
             policies: self.policies.clone(),
-            time: Arc::clone(&self.time),
         }
     }
 }
@@ -137,7 +121,7 @@ impl<DB: SqlDatabase> fmt::Debug for SqlStore<DB> {
 
 #[async_trait]
 impl<DB: SqlDatabase> Enqueue for SqlStore<DB> {
-    /// Both a [`Transaction`] and a connection on which one was begun deref to it.
+    /// Both a [`Transaction`](sqlx::Transaction) and a connection on which one was begun deref to it.
     type Tx = DB::Connection;
 
     async fn enqueue(&self, tx: &mut DB::Connection, messages: &[Message]) -> Result<(), StoreError> {
@@ -156,7 +140,7 @@ impl<DB: SqlDatabase> Enqueue for SqlStore<DB> {
 #[async_trait]
 impl<DB: SqlDatabase> OutboxStore for SqlStore<DB> {
     fn clock(&self) -> &dyn Clock {
-        self.time.clock()
+        self.db.clock()
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {

@@ -160,7 +160,7 @@ async fn msg_id_is_unique(conn: &mut PgConnection, names: &Names) -> Result<bool
 async fn missing_checks(conn: &mut PgConnection, names: &Names) -> Result<Vec<Check>, StoreError> {
     let sql = ask("SELECT conname::text FROM pg_constraint WHERE conrelid = to_regclass(");
     let found = texts(conn, sql.bind(names.outbox.clone()).text(")")).await?;
-    Ok(CHECKS.into_iter().filter(|(suffix, _)| !found.contains(&format!("{}{suffix}", names.base))).collect())
+    Ok(CHECKS.into_iter().filter(|(suffix, _)| !found.contains(&format!("{}{suffix}", names.table.base))).collect())
 }
 
 /// A check holds for old rows too as soon as they are updated, as each claim does. So pending rows that violate
@@ -170,7 +170,7 @@ async fn add_checks(conn: &mut PgConnection, names: &Names, checks: &[Check]) ->
         script(conn, park(names, suffix, check)).await?;
         let violated = format!("SELECT 'violated' FROM {} WHERE ({check}) IS FALSE LIMIT 1", names.outbox);
         let not_valid = if texts(conn, ask(&violated)).await?.is_empty() { "" } else { " NOT VALID" };
-        let (outbox, name) = (&names.outbox, names.local(suffix));
+        let (outbox, name) = (&names.outbox, names.table.local(suffix));
         script(conn, format!("ALTER TABLE {outbox} ADD CONSTRAINT {name} CHECK ({check}){not_valid}"))
             .await?;
     }
@@ -181,7 +181,7 @@ fn park(names: &Names, suffix: &str, check: &str) -> String {
     format!(
         "UPDATE {} SET status = 9, last_error = 'violates the check {}{suffix}, found by migrate(): \
          repair the row, then requeue it' WHERE status = 0 AND ({check}) IS FALSE",
-        names.outbox, names.base
+        names.outbox, names.table.base
     )
 }
 
@@ -191,8 +191,8 @@ async fn create_indexes(conn: &mut PgConnection, names: &Names) -> Result<(), St
     );
     let found = texts(conn, sql.bind(names.outbox.clone()).text(")")).await?;
     for (suffix, definition) in INDEXES {
-        if !found.contains(&format!("{}{suffix}", names.base)) {
-            script(conn, format!("CREATE INDEX {} ON {} {definition}", names.local(suffix), names.outbox))
+        if !found.contains(&format!("{}{suffix}", names.table.base)) {
+            script(conn, format!("CREATE INDEX {} ON {} {definition}", names.table.local(suffix), names.outbox))
                 .await?;
         }
     }

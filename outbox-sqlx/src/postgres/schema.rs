@@ -77,7 +77,7 @@ pub(super) const STORAGE: &str = "fillfactor = 50, autovacuum_vacuum_scale_facto
 pub(super) fn create_outbox(names: &Names) -> String {
     let columns = COLUMNS.map(|Column { name, kind, rest }| format!("    {name} {kind} {rest},\n")).concat();
     let checks = CHECKS
-        .map(|(suffix, check)| format!("CONSTRAINT {} CHECK ({check})", names.local(suffix)))
+        .map(|(suffix, check)| format!("CONSTRAINT {} CHECK ({check})", names.table.local(suffix)))
         .join(",\n    ");
     format!(
         "CREATE TABLE {} (\n    id bigserial PRIMARY KEY,\n{columns}    {checks}\n) WITH ({STORAGE});",

@@ -29,9 +29,9 @@ pub(super) async fn migrate(conn: &mut SqliteConnection, names: &Names) -> Resul
 async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<String>, StoreError> {
     let sql = Sql::<Sqlite>::at(Now::Server)
         .text("SELECT name FROM pragma_table_xinfo(")
-        .bind(names.base.clone())
+        .bind(names.table.base.clone())
         .text(", ")
-        .bind(names.schema.clone().unwrap_or_else(|| "main".to_owned()))
+        .bind(names.table.schema.clone().unwrap_or_else(|| "main".to_owned()))
         .text(")");
     let rows = sql.fetch(conn).await?;
     Ok(rows.iter().filter_map(|row| Cells::<Sqlite>::of(row).text()).collect())
@@ -40,7 +40,7 @@ async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<S
 /// SQLite can add columns but not constraints, nor drop a NOT NULL: the rows move to a new table.
 fn rebuild(names: &Names, found: &HashSet<String>) -> String {
     tracing::info!(table = %names.outbox, "adopting the outbox table");
-    let (old, new) = (&names.outbox, names.qualified("_new"));
+    let (old, new) = (&names.outbox, names.table.qualified("_new"));
     let kept: Vec<(&str, Kind)> =
         COLUMNS.into_iter().filter(|(name, kind)| *kind != Kind::Computed && found.contains(*name)).collect();
     let columns = kept.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -49,7 +49,7 @@ fn rebuild(names: &Names, found: &HashSet<String>) -> String {
         "{} INSERT INTO {new} (id, {columns}) SELECT id, {values} FROM {old}; DROP TABLE {old}; \
          ALTER TABLE {new} RENAME TO {};",
         create_outbox(names, "_new"),
-        names.local("")
+        names.table.local("")
     )
 }
 

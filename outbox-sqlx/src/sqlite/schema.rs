@@ -76,7 +76,7 @@ pub(super) fn create_outbox(names: &Names, suffix: &str) -> String {
     let columns = COLUMNS.map(|(name, kind)| format!("    {name} {},\n", definition(name, kind))).concat();
     format!(
         "CREATE TABLE {} (\n    id INTEGER PRIMARY KEY AUTOINCREMENT,\n{columns}    {}\n);",
-        names.qualified(suffix),
+        names.table.qualified(suffix),
         CHECKS.join(",\n    ")
     )
 }
@@ -121,5 +121,5 @@ pub(super) fn create_receipts(names: &Names) -> String {
 }
 
 pub(super) fn create_index(names: &Names, suffix: &str, definition: &str) -> String {
-    format!("CREATE INDEX IF NOT EXISTS {} ON {} {definition};", names.qualified(suffix), names.local(""))
+    format!("CREATE INDEX IF NOT EXISTS {} ON {} {definition};", names.table.qualified(suffix), names.table.local(""))
 }

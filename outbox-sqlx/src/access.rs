@@ -1,0 +1,83 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use outbox_core::{Clock, StoreError};
+use sqlx::{Pool, Transaction};
+
+use crate::dialect::Dialect;
+use crate::error::store_error;
+use crate::row::Cells;
+use crate::sql::Sql;
+use crate::time::{ServerClock, Time};
+
+/// A database and the clock that counts in it.
+pub(crate) struct Access<DB: Dialect> {
+    pub(crate) pool: Pool<DB>,
+    time: Arc<Time>,
+}
+
+impl<DB: Dialect> Access<DB> {
+    pub(crate) fn new(pool: Pool<DB>) -> Self {
+        Self { pool, time: Arc::new(DB::time()) }
+    }
+
+    pub(crate) fn with_clock(self, clock: impl Clock) -> Self {
+        Self { time: Arc::new(Time::Given(Arc::new(clock))), ..self }
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.time.clock()
+    }
+
+    pub(crate) fn sql(&self) -> Sql<DB> {
+        Sql::at(self.time.now())
+    }
+
+    pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, DB>, StoreError> {
+        self.pool.begin_with(DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
+    }
+
+    pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, DB>, StoreError> {
+        self.pool.begin_with(DB::BEGIN_READ).await.map_err(store_error::<DB>)
+    }
+
+    /// Once in a while asks the server for its time, where the server's clock counts.
+    pub(crate) async fn look_at_the_clock(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
+        match &*self.time {
+            Time::Server(clock) if clock.is_stale() => self.ask_for_the_time(clock, conn).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The first look of a process that only enqueues; one is enough for times of delivery.
+    pub(crate) async fn look_at_the_clock_once(&self, conn: &mut DB::Connection) -> Result<(), StoreError> {
+        match &*self.time {
+            Time::Server(clock) if clock.is_unknown() => self.ask_for_the_time(clock, conn).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn ask_for_the_time(
+        &self,
+        clock: &ServerClock,
+        conn: &mut DB::Connection,
+    ) -> Result<(), StoreError> {
+        let asked = Instant::now();
+        let rows = self.sql().text("SELECT ").now().fetch(conn).await?;
+        if let Some(server) = rows.first().and_then(|row| Cells::<DB>::of(row).time()) {
+            clock.set(server, asked);
+        }
+        Ok(())
+    }
+}
+
+impl<DB: Dialect> Clone for Access<DB> {
+    fn clone(&self) -> Self {
+        Self { pool: self.pool.clone(), time: Arc::clone(&self.time) }
+    }
+}
+
+/// Ends a transaction of this crate's own.
+pub(crate) async fn commit<DB: Dialect>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
+    tx.commit().await.map_err(store_error::<DB>)
+}
