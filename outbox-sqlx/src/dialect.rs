@@ -1,12 +1,14 @@
 use async_trait::async_trait;
-use outbox_core::{ClaimToken, StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{StoreError, StoreErrorKind, Timestamp};
 use sqlx::database::HasStatementCache;
 use sqlx::error::DatabaseError;
 use sqlx::{Database, Transaction};
+use uuid::Uuid;
 
 use crate::driver::{Bind, Read, Run};
 use crate::enqueue::NewRow;
-use crate::names::Names;
+use crate::keys::Layout;
+use crate::names::{Names, TableName};
 use crate::sql::Sql;
 use crate::time::{Amount, Now, Time};
 
@@ -43,10 +45,14 @@ pub trait Dialect:
     /// After a table's name: makes the planner use the primary key.
     const BY_KEY: &'static str;
 
-    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self>;
+    fn push_token(sql: Sql<Self>, token: Uuid) -> Sql<Self>;
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self>;
     fn push_now(sql: Sql<Self>, now: Now) -> Sql<Self>;
     fn push_later(sql: Sql<Self>, now: Now, by: Amount) -> Sql<Self>;
+
+    /// What begins and ends an INSERT that leaves out the rows whose `key` is there, and does not count them. It
+    /// waits for the end of a transaction that is writing the same key.
+    fn unless_there(key: &str) -> (&'static str, String);
 
     /// A condition after a column: it is one of these.
     fn push_among_ids(sql: Sql<Self>, ids: Vec<i64>) -> Sql<Self>;
@@ -75,6 +81,12 @@ pub trait Dialect:
 
     /// Creates or adopts the tables, inside `tx`.
     async fn migrate(tx: &mut Transaction<'static, Self>, names: &Names) -> Result<(), StoreError>;
+    /// Creates what is missing of a table of keys and its index, inside `tx`.
+    async fn migrate_keys(
+        tx: &mut Transaction<'static, Self>,
+        table: &TableName,
+        layout: &Layout,
+    ) -> Result<(), StoreError>;
 }
 
 /// A member of a JSON object and its type.

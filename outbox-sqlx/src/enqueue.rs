@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outbox_core::{Message, Payload, Policies, StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{Message, Payload, Policies, StoreError, Timestamp};
 use serde_json::json;
 use sqlx::Connection;
 
 use crate::dialect::Dialect;
-use crate::error::{duplicate, store_error};
+use crate::error::{duplicate, not_in_transaction, store_error};
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 use crate::time::storable;
@@ -48,7 +48,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         on_conflict: &str,
     ) -> Result<usize, StoreError> {
         if !conn.is_in_transaction() {
-            return Err(not_in_transaction());
+            return Err(not_in_transaction("the message could exist without the business data", "enqueue"));
         }
         for message in messages {
             message.validate(&self.limits)?;
@@ -114,12 +114,6 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
 fn headers(headers: &BTreeMap<String, String>) -> Option<String> {
     (!headers.is_empty()).then(|| json!(headers).to_string())
-}
-
-fn not_in_transaction() -> StoreError {
-    let message = "the connection is not in a transaction, so the message could exist without the business \
-                   data: call begin() and pass the transaction to enqueue";
-    StoreError::new(StoreErrorKind::NotInTransaction, message)
 }
 
 /// A row of parameters for each message.

@@ -61,9 +61,17 @@ fn meaning(kind: StoreErrorKind) -> &'static str {
     match kind {
         StoreErrorKind::Conflict => "the transaction collided with another one; run it again",
         StoreErrorKind::Unavailable => "the database is not available; try again later",
-        StoreErrorKind::Schema => "the outbox tables are missing or too old; run migrate()",
+        StoreErrorKind::Schema => "the tables are missing or too old; run migrate()",
         _ => "the database refused",
     }
+}
+
+/// Of a call on a connection on which nothing was begun.
+pub(crate) fn not_in_transaction(so: &str, what: &str) -> StoreError {
+    let message = format!(
+        "the connection is not in a transaction, so {so}: call begin() and pass the transaction to {what}"
+    );
+    StoreError::new(StoreErrorKind::NotInTransaction, message)
 }
 
 /// Names the `msg_id` where the database tells it, or where there is only one.

@@ -23,11 +23,14 @@
 
 mod access;
 mod claim;
+mod dedup;
 mod dialect;
 mod driver;
 mod enqueue;
 mod error;
+mod inbox;
 mod inspect;
+mod keys;
 mod names;
 #[cfg(test)]
 mod plans;
@@ -43,12 +46,30 @@ mod sqlite;
 mod store;
 mod time;
 
+pub use dedup::SqlDedup;
+pub use inbox::SqlInbox;
 pub use refusal::Refusal;
 pub use store::{SqlDatabase, SqlStore};
 
 /// The outbox in PostgreSQL 12 or later.
 #[cfg(feature = "postgres")]
 pub type PgStore = SqlStore<sqlx::Postgres>;
+
+/// The inbox in PostgreSQL 12 or later.
+#[cfg(feature = "postgres")]
+pub type PgInbox = SqlInbox<sqlx::Postgres>;
+
+/// The inbox in SQLite.
+#[cfg(feature = "sqlite")]
+pub type SqliteInbox = SqlInbox<sqlx::Sqlite>;
+
+/// The memory of a consumer group in PostgreSQL 12 or later.
+#[cfg(feature = "postgres")]
+pub type PgDedup = SqlDedup<sqlx::Postgres>;
+
+/// The memory of a consumer group in SQLite.
+#[cfg(feature = "sqlite")]
+pub type SqliteDedup = SqlDedup<sqlx::Sqlite>;
 
 /// The outbox in SQLite.
 #[cfg(feature = "sqlite")]

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use outbox_core::{ClaimToken, RowId, StoreError, Timestamp};
 use sqlx::query_builder::QueryBuilder;
+use uuid::Uuid;
 
 use crate::dialect::{Dialect, Member};
 use crate::driver::Bind;
@@ -39,6 +40,10 @@ impl<DB: Dialect> Sql<DB> {
     }
 
     pub(crate) fn token(self, token: ClaimToken) -> Self {
+        self.uuid(token.0)
+    }
+
+    pub(crate) fn uuid(self, token: Uuid) -> Self {
         DB::push_token(self, token)
     }
 
@@ -55,6 +60,12 @@ impl<DB: Dialect> Sql<DB> {
     pub(crate) fn later(self, by: Duration) -> Self {
         let now = self.now;
         DB::push_later(self, now, Amount::Micros(micros(by)))
+    }
+
+    /// Now, minus `by`.
+    pub(crate) fn earlier(self, by: Duration) -> Self {
+        let now = self.now;
+        DB::push_later(self, now, Amount::Micros(-micros(by)))
     }
 
     /// Now, plus the microseconds in `column`.

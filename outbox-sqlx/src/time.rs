@@ -21,7 +21,7 @@ pub enum Now {
 /// How much later than now.
 #[derive(Debug, Clone, Copy)]
 pub enum Amount {
-    /// So many microseconds.
+    /// So many microseconds; earlier, if negative.
     Micros(i64),
     /// So many microseconds as this column says.
     Column(&'static str),
@@ -96,7 +96,13 @@ pub(crate) fn micros(duration: Duration) -> i64 {
 
 /// `at + by`, in whole microseconds, within what every database can hold.
 pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
-    storable(at.checked_add_signed(TimeDelta::microseconds(micros(by))).unwrap_or(DateTime::<Utc>::MAX_UTC))
+    moved(at, micros(by))
+}
+
+/// `at`, so many microseconds later, or earlier if negative.
+pub(crate) fn moved(at: Timestamp, micros: i64) -> Timestamp {
+    let end = if micros < 0 { DateTime::<Utc>::MIN_UTC } else { DateTime::<Utc>::MAX_UTC };
+    storable(at.checked_add_signed(TimeDelta::microseconds(micros)).unwrap_or(end))
 }
 
 /// Whole microseconds, between the years 1 and 9999.
@@ -130,6 +136,7 @@ mod tests {
             last
         );
         assert_eq!(storable(DateTime::<Utc>::MIN_UTC).timestamp(), -62_135_596_800);
+        assert!(moved(SystemClock.now(), -micros(Duration::MAX)) > storable(DateTime::<Utc>::MIN_UTC));
         assert!(later(SystemClock.now(), Duration::MAX) < storable(DateTime::<Utc>::MAX_UTC));
     }
 }

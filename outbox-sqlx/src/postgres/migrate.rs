@@ -3,10 +3,13 @@ use std::collections::{HashMap, HashSet};
 use outbox_core::StoreError;
 use sqlx::{PgConnection, Postgres};
 
-use super::schema::{CHECKS, COLUMNS, Check, Column, INDEXES, STORAGE, TIME, create_outbox, create_receipts};
+use super::schema::{
+    CHECKS, COLUMNS, Check, Column, INDEXES, STORAGE, TIME, create_keys, create_outbox, create_receipts,
+};
 use crate::driver::Run;
 use crate::error::store_error;
-use crate::names::Names;
+use crate::keys::Layout;
+use crate::names::{Names, TableName};
 use crate::row::Cells;
 use crate::sql::Sql;
 use crate::time::Now;
@@ -28,7 +31,7 @@ impl Found {
 /// Reads the catalog first and changes only what differs: an ALTER that would change nothing still stops all
 /// traffic while it waits for its lock.
 pub(super) async fn migrate(conn: &mut PgConnection, names: &Names) -> Result<(), StoreError> {
-    wait_for_others(conn, names).await?;
+    wait_for_others(conn, &names.table).await?;
     let found = columns(conn, names).await?;
     if found.is_empty() {
         script(conn, create_outbox(names)).await?;
@@ -38,12 +41,25 @@ pub(super) async fn migrate(conn: &mut PgConnection, names: &Names) -> Result<()
     if columns_of(conn, &names.receipts).await?.is_empty() {
         script(conn, create_receipts(names)).await?;
     }
-    create_indexes(conn, names).await
+    create_indexes(conn, &names.table, &INDEXES).await
+}
+
+pub(super) async fn migrate_keys(
+    conn: &mut PgConnection,
+    table: &TableName,
+    layout: &Layout,
+) -> Result<(), StoreError> {
+    wait_for_others(conn, table).await?;
+    if columns_of(conn, &table.to_string()).await?.is_empty() {
+        script(conn, create_keys(table, layout)).await?;
+    }
+    let (suffix, definition) = layout.index();
+    create_indexes(conn, table, &[(&suffix, &definition)]).await
 }
 
 /// One migration at a time; the lock ends with the transaction.
-async fn wait_for_others(conn: &mut PgConnection, names: &Names) -> Result<(), StoreError> {
-    let sql = ask("SELECT pg_advisory_xact_lock(hashtextextended(").bind(format!("migrate {}", names.outbox));
+async fn wait_for_others(conn: &mut PgConnection, table: &TableName) -> Result<(), StoreError> {
+    let sql = ask("SELECT pg_advisory_xact_lock(hashtextextended(").bind(format!("migrate {table}"));
     sql.text(", 0))").fetch(conn).await.map(|_| ())
 }
 
@@ -160,7 +176,10 @@ async fn msg_id_is_unique(conn: &mut PgConnection, names: &Names) -> Result<bool
 async fn missing_checks(conn: &mut PgConnection, names: &Names) -> Result<Vec<Check>, StoreError> {
     let sql = ask("SELECT conname::text FROM pg_constraint WHERE conrelid = to_regclass(");
     let found = texts(conn, sql.bind(names.outbox.clone()).text(")")).await?;
-    Ok(CHECKS.into_iter().filter(|(suffix, _)| !found.contains(&format!("{}{suffix}", names.table.base))).collect())
+    Ok(CHECKS
+        .into_iter()
+        .filter(|(suffix, _)| !found.contains(&format!("{}{suffix}", names.table.base)))
+        .collect())
 }
 
 /// A check holds for old rows too as soon as they are updated, as each claim does. So pending rows that violate
@@ -185,15 +204,18 @@ fn park(names: &Names, suffix: &str, check: &str) -> String {
     )
 }
 
-async fn create_indexes(conn: &mut PgConnection, names: &Names) -> Result<(), StoreError> {
+async fn create_indexes(
+    conn: &mut PgConnection,
+    table: &TableName,
+    indexes: &[(&str, &str)],
+) -> Result<(), StoreError> {
     let sql = ask(
         "SELECT relname::text FROM pg_index JOIN pg_class ON oid = indexrelid WHERE indrelid = to_regclass(",
     );
-    let found = texts(conn, sql.bind(names.outbox.clone()).text(")")).await?;
-    for (suffix, definition) in INDEXES {
-        if !found.contains(&format!("{}{suffix}", names.table.base)) {
-            script(conn, format!("CREATE INDEX {} ON {} {definition}", names.table.local(suffix), names.outbox))
-                .await?;
+    let found = texts(conn, sql.bind(table.to_string()).text(")")).await?;
+    for (suffix, definition) in indexes {
+        if !found.contains(&format!("{}{suffix}", table.base)) {
+            script(conn, format!("CREATE INDEX {} ON {table} {definition}", table.local(suffix))).await?;
         }
     }
     Ok(())

@@ -3,14 +3,16 @@ mod schema;
 
 use async_trait::async_trait;
 use chrono::DateTime;
-use outbox_core::{ClaimToken, StoreError, StoreErrorKind, Timestamp};
+use outbox_core::{StoreError, StoreErrorKind, Timestamp};
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgQueryResult, PgRow};
 use sqlx::{Postgres, Row, Transaction};
+use uuid::Uuid;
 
 use crate::dialect::{Dialect, Member};
 use crate::enqueue::{NewRow, push_values};
-use crate::names::Names;
+use crate::keys::Layout;
+use crate::names::{Names, TableName};
 use crate::sql::Sql;
 use crate::time::{Amount, Now, ServerClock, Time, storable};
 
@@ -35,8 +37,8 @@ impl Dialect for Postgres {
         String::new()
     }
 
-    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self> {
-        sql.bind(token.0)
+    fn push_token(sql: Sql<Self>, token: Uuid) -> Sql<Self> {
+        sql.bind(token)
     }
 
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self> {
@@ -57,6 +59,10 @@ impl Dialect for Postgres {
             Amount::Column(column) => sql.text(column),
         }
         .text(" * interval '1 microsecond'")
+    }
+
+    fn unless_there(key: &str) -> (&'static str, String) {
+        ("INSERT", format!(" ON CONFLICT ({key}) DO NOTHING"))
     }
 
     fn push_among_ids(sql: Sql<Self>, ids: Vec<i64>) -> Sql<Self> {
@@ -132,6 +138,14 @@ impl Dialect for Postgres {
 
     async fn migrate(tx: &mut Transaction<'static, Self>, names: &Names) -> Result<(), StoreError> {
         migrate::migrate(tx, names).await
+    }
+
+    async fn migrate_keys(
+        tx: &mut Transaction<'static, Self>,
+        table: &TableName,
+        layout: &Layout,
+    ) -> Result<(), StoreError> {
+        migrate::migrate_keys(tx, table, layout).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The tables as they are to be.
 
-use crate::names::Names;
+use crate::keys::{Layout, MAX_GROUP, MAX_MSG_ID};
+use crate::names::{Names, TableName};
 
 /// A column of the outbox, its type as the catalog prints it.
 pub(super) struct Column {
@@ -97,5 +98,18 @@ pub(super) fn create_receipts(names: &Names) -> String {
             PRIMARY KEY (msg_id, consumer_group)
         );",
         names.receipts
+    )
+}
+
+pub(super) fn create_keys(table: &TableName, Layout { token, time }: &Layout) -> String {
+    let token = if *token { "token uuid," } else { "" };
+    format!(
+        "CREATE TABLE {table} (
+            consumer_group varchar({MAX_GROUP}) NOT NULL,
+            msg_id varchar({MAX_MSG_ID}) NOT NULL,
+            {token}
+            {time} timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (consumer_group, msg_id)
+        );"
     )
 }

@@ -3,10 +3,11 @@ use std::collections::HashSet;
 use outbox_core::StoreError;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::schema::{COLUMNS, INDEXES, Kind, NOW, create_index, create_outbox, create_receipts};
+use super::schema::{COLUMNS, INDEXES, Kind, NOW, create_index, create_keys, create_outbox, create_receipts};
 use crate::driver::Run;
 use crate::error::store_error;
-use crate::names::Names;
+use crate::keys::Layout;
+use crate::names::{Names, TableName};
 use crate::row::Cells;
 use crate::sql::Sql;
 use crate::time::Now;
@@ -21,9 +22,19 @@ pub(super) async fn migrate(conn: &mut SqliteConnection, names: &Names) -> Resul
     }
     script(conn, create_receipts(names)).await?;
     for (suffix, definition) in INDEXES {
-        script(conn, create_index(names, suffix, definition)).await?;
+        script(conn, create_index(&names.table, suffix, definition)).await?;
     }
     Ok(())
+}
+
+pub(super) async fn migrate_keys(
+    conn: &mut SqliteConnection,
+    table: &TableName,
+    layout: &Layout,
+) -> Result<(), StoreError> {
+    script(conn, create_keys(table, layout)).await?;
+    let (suffix, definition) = layout.index();
+    script(conn, create_index(table, &suffix, &definition)).await
 }
 
 async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<String>, StoreError> {

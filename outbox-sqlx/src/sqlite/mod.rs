@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use chrono::NaiveDateTime;
-use outbox_core::{ClaimToken, StoreError, StoreErrorKind, SystemClock, Timestamp};
+use outbox_core::{StoreError, StoreErrorKind, SystemClock, Timestamp};
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::{SqliteQueryResult, SqliteRow};
 use sqlx::{Sqlite, Transaction};
+use uuid::Uuid;
 
 use crate::dialect::{Dialect, Member};
 use crate::driver::Read;
-use crate::names::Names;
+use crate::keys::Layout;
+use crate::names::{Names, TableName};
 use crate::sql::Sql;
-use crate::time::{Amount, Now, Time, later, storable};
+use crate::time::{Amount, Now, Time, moved, storable};
 
 /// One writer at a time, so no row needs a lock of its own. Times are UTC text of fixed width, which sorts as
 /// the times do; lists and tables of parameters are JSON.
@@ -40,8 +42,8 @@ impl Dialect for Sqlite {
         format!(" INDEXED BY {index}")
     }
 
-    fn push_token(sql: Sql<Self>, token: ClaimToken) -> Sql<Self> {
-        sql.bind(token.0.to_string())
+    fn push_token(sql: Sql<Self>, token: Uuid) -> Sql<Self> {
+        sql.bind(token.to_string())
     }
 
     fn push_time(sql: Sql<Self>, at: Timestamp) -> Sql<Self> {
@@ -55,11 +57,13 @@ impl Dialect for Sqlite {
     fn push_later(sql: Sql<Self>, now: Now, by: Amount) -> Sql<Self> {
         let now = instant(now);
         match by {
-            Amount::Micros(micros) => {
-                sql.time(later(now, std::time::Duration::from_micros(micros.unsigned_abs())))
-            }
+            Amount::Micros(micros) => sql.time(moved(now, micros)),
             Amount::Column(column) => push_sum(sql, now, column),
         }
+    }
+
+    fn unless_there(key: &str) -> (&'static str, String) {
+        ("INSERT", format!(" ON CONFLICT ({key}) DO NOTHING"))
     }
 
     fn push_among_ids(sql: Sql<Self>, ids: Vec<i64>) -> Sql<Self> {
@@ -94,6 +98,7 @@ impl Dialect for Sqlite {
             _ if message.contains("no such table") || message.contains("no such index") => {
                 StoreErrorKind::Schema
             }
+            _ if message.contains("ON CONFLICT clause does not match") => StoreErrorKind::Schema,
             _ if message.contains("no column named") || message.contains("no such column") => {
                 StoreErrorKind::Schema
             }
@@ -112,6 +117,14 @@ impl Dialect for Sqlite {
 
     async fn migrate(tx: &mut Transaction<'static, Self>, names: &Names) -> Result<(), StoreError> {
         migrate::migrate(tx, names).await
+    }
+
+    async fn migrate_keys(
+        tx: &mut Transaction<'static, Self>,
+        table: &TableName,
+        layout: &Layout,
+    ) -> Result<(), StoreError> {
+        migrate::migrate_keys(tx, table, layout).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The tables as they are to be.
 
-use crate::names::Names;
+use crate::keys::{Layout, MAX_GROUP, MAX_MSG_ID};
+use crate::names::{Names, TableName};
 
 /// UTC with microseconds, in a form that sorts; the same in every row, whoever wrote it.
 pub(super) const NOW: &str = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))";
@@ -120,6 +121,23 @@ pub(super) fn create_receipts(names: &Names) -> String {
     )
 }
 
-pub(super) fn create_index(names: &Names, suffix: &str, definition: &str) -> String {
-    format!("CREATE INDEX IF NOT EXISTS {} ON {} {definition};", names.table.qualified(suffix), names.table.local(""))
+pub(super) fn create_keys(table: &TableName, Layout { token, time }: &Layout) -> String {
+    let token = if *token { format!("token {},", definition("token", Text(36))) } else { String::new() };
+    let (group, id) = ("consumer_group", "msg_id");
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (
+            {group} {} NOT NULL,
+            {id} {} NOT NULL,
+            {token}
+            {time} {},
+            PRIMARY KEY ({group}, {id})
+        ) WITHOUT ROWID;",
+        definition(group, Text(MAX_GROUP)),
+        definition(id, Text(MAX_MSG_ID)),
+        definition(time, TimeSet)
+    )
+}
+
+pub(super) fn create_index(table: &TableName, suffix: &str, definition: &str) -> String {
+    format!("CREATE INDEX IF NOT EXISTS {} ON {} {definition};", table.qualified(suffix), table.local(""))
 }
