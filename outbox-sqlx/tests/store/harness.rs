@@ -28,6 +28,7 @@ pub(crate) trait TestDb: SqlDatabase {
     async fn connect(table: &str) -> Pool<Self>;
     async fn clean(pool: &Pool<Self>, table: &str);
     async fn exec(pool: &Pool<Self>, sql: &str) -> Result<(), sqlx::Error>;
+    async fn exec_on(conn: &mut Self::Connection, sql: &str) -> Result<(), sqlx::Error>;
     /// The rows of a query whose columns are text.
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>>;
     /// The article's table, as it would be written for this database.
@@ -79,12 +80,23 @@ impl<DB: TestDb> Env<DB> {
         DB::exec(&self.pool, &sql.replace("{t}", &self.table)).await
     }
 
+    /// The same, in a transaction.
+    pub(crate) async fn exec_on(&self, tx: &mut DB::Connection, sql: &str) -> Result<(), sqlx::Error> {
+        DB::exec_on(tx, &sql.replace("{t}", &self.table)).await
+    }
+
     pub(crate) async fn texts(&self, sql: &str) -> Vec<Option<String>> {
         DB::texts(&self.pool, &sql.replace("{t}", &self.table)).await
     }
 
     pub(crate) async fn text(&self, sql: &str) -> Option<String> {
         self.texts(sql).await.into_iter().next().flatten()
+    }
+
+    /// How many rows of a table fit `condition`.
+    pub(crate) async fn count(&self, table: &str, condition: &str) -> usize {
+        let sql = format!("SELECT CAST(count(*) AS TEXT) FROM {table} WHERE {condition}");
+        self.text(&sql).await.unwrap().parse().unwrap()
     }
 
     /// Enqueues in a transaction of its own.
@@ -107,6 +119,16 @@ where
     if let Err(error) = outcome {
         resume_unwind(error.into_panic());
     }
+}
+
+pub(crate) async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
+    for _ in 0..600 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the condition never came true");
 }
 
 pub(crate) fn message(msg_id: &str) -> Message {
@@ -179,11 +201,11 @@ pub(crate) fn sqlite_options(path: &Path) -> SqliteConnectOptions {
     options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(20))
 }
 
-async fn exec_raw<DB: Database>(pool: &Pool<DB>, sql: &str) -> Result<(), sqlx::Error>
+async fn exec_raw<DB: Database>(conn: &mut DB::Connection, sql: &str) -> Result<(), sqlx::Error>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *pool.acquire().await?).await.map(|_| ())
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
 }
 
 async fn fetch_texts<DB: Database>(pool: &Pool<DB>, sql: &str) -> Vec<Option<String>>
@@ -207,12 +229,18 @@ impl TestDb for Postgres {
     }
 
     async fn clean(pool: &Pool<Self>, table: &str) {
-        let sql = format!("DROP TABLE IF EXISTS {table}, {table}_receipts CASCADE");
+        let sql = format!(
+            "DROP TABLE IF EXISTS {table}, {table}_receipts, {table}_inbox, {table}_dedup, {table}_effects CASCADE"
+        );
         Self::exec(pool, &sql).await.unwrap();
     }
 
     async fn exec(pool: &Pool<Self>, sql: &str) -> Result<(), sqlx::Error> {
-        exec_raw(pool, sql).await
+        Self::exec_on(&mut *pool.acquire().await?, sql).await
+    }
+
+    async fn exec_on(conn: &mut Self::Connection, sql: &str) -> Result<(), sqlx::Error> {
+        exec_raw::<Self>(conn, sql).await
     }
 
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>> {
@@ -257,7 +285,11 @@ impl TestDb for Sqlite {
     }
 
     async fn exec(pool: &Pool<Self>, sql: &str) -> Result<(), sqlx::Error> {
-        exec_raw(pool, sql).await
+        Self::exec_on(&mut *pool.acquire().await?, sql).await
+    }
+
+    async fn exec_on(conn: &mut Self::Connection, sql: &str) -> Result<(), sqlx::Error> {
+        exec_raw::<Self>(conn, sql).await
     }
 
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>> {

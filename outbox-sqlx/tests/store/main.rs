@@ -5,9 +5,14 @@
 mod adopting;
 mod claiming;
 mod conformance;
+mod consuming;
+mod deduplicating;
 mod enqueueing;
+mod forgetting;
+mod handling_once;
 mod harness;
 mod inspecting;
+mod keys;
 mod migrating;
 mod model;
 mod postgres_only;
@@ -46,7 +51,7 @@ macro_rules! on_every_database {
 #[macro_export]
 macro_rules! on_postgres {
     ($($case:ident),+ $(,)?) => {
-        mod postgres {
+        mod on_postgres {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 #[ignore = "needs PostgreSQL: run scripts/test.sh"]

@@ -1,6 +1,5 @@
 //! What only a server can do to a store: time zones, isolation levels, poolers, deadlocks, restarts.
 
-use std::future::Future;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use sqlx::{Connection, Executor, PgConnection, PgPool, Postgres};
 
 use crate::harness::{
     Env, TestDb, claim_until_empty, confirmed, ids, message, messages, postgres_url, request, retry, row,
-    settle,
+    settle, until,
 };
 use crate::on_postgres;
 
@@ -30,7 +29,7 @@ on_postgres!(
     two_indexes_of_the_same_name_in_two_schemas,
 );
 
-fn options() -> PgConnectOptions {
+pub(crate) fn options() -> PgConnectOptions {
     postgres_url().parse().unwrap()
 }
 
@@ -40,13 +39,17 @@ async fn over(env: &Env<Postgres>, options: PgConnectOptions) -> PgStore {
     PgStore::new(pool).with_table(&env.table).unwrap()
 }
 
-/// Each connection of the store begins with `setup`.
 async fn after(env: &Env<Postgres>, setup: String) -> PgStore {
+    PgStore::new(pool_after(setup).await).with_table(&env.table).unwrap()
+}
+
+/// Each connection begins with `setup`.
+pub(crate) async fn pool_after(setup: String) -> PgPool {
     let pool = PgPoolOptions::new().max_connections(4).after_connect(move |conn, _| {
         let setup = setup.clone();
         Box::pin(async move { conn.execute(sqlx::AssertSqlSafe(setup)).await.map(|_| ()) })
     });
-    PgStore::new(pool.connect_with(options()).await.unwrap()).with_table(&env.table).unwrap()
+    pool.connect_with(options()).await.unwrap()
 }
 
 async fn begin(store: &PgStore) -> sqlx::Transaction<'static, Postgres> {
@@ -105,7 +108,7 @@ async fn session_time_zone_does_not_matter(env: Env<Postgres>) {
 }
 
 /// The server's clock is moved by functions that are found before the built-in ones.
-async fn shift_the_server(env: &Env<Postgres>, schema: &str, by: &str) {
+pub(crate) async fn shift_the_server(env: &Env<Postgres>, schema: &str, by: &str) {
     let shifted = |name: &str| {
         format!(
             "CREATE OR REPLACE FUNCTION {schema}.{name}() RETURNS timestamptz STABLE LANGUAGE sql
@@ -286,16 +289,6 @@ async fn lock_table(env: &Env<Postgres>) -> sqlx::Transaction<'static, Postgres>
     let mut tx = env.begin().await;
     tx.execute(sqlx::AssertSqlSafe(format!("LOCK TABLE {}", env.table))).await.unwrap();
     tx
-}
-
-async fn until<F: Future<Output = bool>>(condition: impl Fn() -> F) {
-    for _ in 0..600 {
-        if condition().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the condition never came true");
 }
 
 #[tokio::test]
