@@ -14,7 +14,7 @@ pub use outbox_amqp as amqp;
 #[cfg(feature = "redis")]
 pub use outbox_redis_dedup as redis;
 
-/// SQL databases.
+/// SQL databases: the outbox, and for consumers the inbox and a dedup store.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use outbox_sqlx as sqlx;
 

@@ -253,7 +253,7 @@ pub enum StoreErrorKind {
     InvalidMessage,
     /// A `msg_id` that is there already. If this was a retry after an unknown commit, the first one did commit.
     Duplicate,
-    /// `enqueue` was called outside a transaction.
+    /// `enqueue`, or an inbox, was called outside a transaction.
     NotInTransaction,
     /// The database chose this transaction as a victim: run the whole transaction again.
     Conflict,

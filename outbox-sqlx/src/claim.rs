@@ -52,7 +52,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         for row in due {
             let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
             let done = self.take(slice::from_ref(&row), token, request.lease).execute(&mut savepoint).await;
-            if refused.end(savepoint, row.id, done).await?.is_some() {
+            if refused.end(savepoint, row.id.0, done).await?.is_some() {
                 taken.push(claimed(row, token));
             }
             if taken.len() == request.limit {
@@ -119,6 +119,13 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
+        match self.renew_together(claims, lease).await {
+            Err(error) if blames_a_row(&error) => self.renew_one_by_one(claims, lease).await,
+            renewed => renewed,
+        }
+    }
+
+    async fn renew_together(&self, claims: &[Claim], lease: Duration) -> Result<Vec<Claim>, StoreError> {
         let mut tx = self.db.begin_write().await?;
         let mut held = HashSet::new();
         for (token, ids) in by_token(claims) {
@@ -128,6 +135,22 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         }
         commit(tx).await?;
         Ok(claims.iter().copied().filter(|claim| held.contains(claim)).collect())
+    }
+
+    /// A row that cannot be updated is not held any longer than its lease says; the others are.
+    async fn renew_one_by_one(&self, claims: &[Claim], lease: Duration) -> Result<Vec<Claim>, StoreError> {
+        let mut tx = self.db.begin_write().await?;
+        let (mut held, mut refused) = (Vec::new(), Refused::default());
+        for claim in claims {
+            let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
+            let done = self.prolong(&[claim.id], claim.token, lease).execute(&mut savepoint).await;
+            if refused.end(savepoint, claim.id.0, done).await? == Some(1) {
+                held.push(*claim);
+            }
+        }
+        commit(tx).await?;
+        refused.report(&self.names.outbox);
+        Ok(held)
     }
 
     pub(crate) fn prolong(&self, ids: &[RowId], token: ClaimToken, lease: Duration) -> Sql<DB> {

@@ -130,14 +130,14 @@ impl<DB: SqlDatabase> SqlDedup<DB> {
         Ok(begin)
     }
 
-    fn take_over(&self, key: &DedupKey, token: DedupToken, lease: Duration) -> Sql<DB> {
+    pub(crate) fn take_over(&self, key: &DedupKey, token: DedupToken, lease: Duration) -> Sql<DB> {
         let sql = self.keys.db.sql().text(format!("UPDATE {} SET token = ", self.keys.name));
         let sql = sql.uuid(token.0).text(", expires_at = ").later(lease).text(" WHERE ");
         KeyTable::is(sql, key).text(" AND expires_at <= ").now()
     }
 
     /// Whether the lease or marker of `key` is a marker, if there is one.
-    fn live(&self, key: &DedupKey) -> Sql<DB> {
+    pub(crate) fn live(&self, key: &DedupKey) -> Sql<DB> {
         let sql = self.keys.db.sql().text("SELECT CASE WHEN token IS NULL THEN 1 ELSE 0 END");
         let sql = sql.text(format!(" FROM {} WHERE ", self.keys.name));
         KeyTable::is(sql, key).text(" AND expires_at > ").now()

@@ -8,7 +8,7 @@ use crate::access::commit;
 use crate::error::{not_in_transaction, retrying, store_error};
 use crate::keys::{KeyTable, Layout, key};
 use crate::names::TableName;
-use crate::row::Cells;
+use crate::sql::Sql;
 use crate::store::SqlDatabase;
 
 pub(crate) const LAYOUT: Layout = Layout { token: false, time: "handled_at" };
@@ -202,10 +202,14 @@ impl<DB: SqlDatabase> SqlInbox<DB> {
 
     async fn try_is_done(&self, key: &DedupKey) -> Result<bool, StoreError> {
         let mut tx = self.keys.db.begin_read().await?;
-        let sql = self.keys.db.sql().text(format!("SELECT count(*) FROM {} WHERE ", self.keys.name));
-        let rows = KeyTable::is(sql, key).fetch(&mut tx).await?;
+        let rows = self.marker(key).fetch(&mut tx).await?;
         commit(tx).await?;
-        Ok(rows.first().is_some_and(|row| Cells::<DB>::of(row).number::<u64>() > 0))
+        Ok(!rows.is_empty())
+    }
+
+    pub(crate) fn marker(&self, key: &DedupKey) -> Sql<DB> {
+        let sql = self.keys.db.sql().text(format!("SELECT msg_id FROM {} WHERE ", self.keys.name));
+        KeyTable::is(sql, key)
     }
 
     /// Removes the markers that are older than `age`, the oldest first, `batch` in each short transaction, until

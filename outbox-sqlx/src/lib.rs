@@ -1,4 +1,5 @@
-//! The outbox in a SQL database: `PgStore` and `SqliteStore`, two names for [`SqlStore`].
+//! The outbox in a SQL database: `PgStore` and `SqliteStore`, two names for [`SqlStore`]. For consumers there is
+//! an inbox, [`SqlInbox`], and a dedup store, [`SqlDedup`].
 //!
 //! ```
 //! use outbox_core::{Enqueue, Message, OutboxStore};

@@ -5,15 +5,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_core::{Claim, ClaimMode, ClaimRequest, ClaimToken, Outcome, RowId, Settlement};
+use outbox_core::{
+    Claim, ClaimMode, ClaimRequest, ClaimToken, DedupKey, DedupToken, Outcome, RowId, Settlement,
+};
 use serde_json::json;
 use sqlx::query_builder::QueryBuilder;
 use sqlx::{Execute, IntoArguments, Pool, Postgres, Sqlite};
 
-use crate::SqlStore;
 use crate::driver::Read;
 use crate::sql::Sql;
 use crate::store::SqlDatabase;
+use crate::{SqlDedup, SqlInbox, SqlStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,28 @@ fn statements<DB: SqlDatabase>(store: &SqlStore<DB>) -> Vec<(&'static str, Sql<D
         ("write_states", store.write_states(&[change])),
         ("oldest_due", store.oldest_due()),
     ]
+}
+
+/// Those of the tables of keys, which are `{table}_inbox` and `{table}_dedup`.
+fn key_statements<DB: SqlDatabase>(
+    inbox: &SqlInbox<DB>,
+    dedup: &SqlDedup<DB>,
+) -> Vec<(&'static str, Sql<DB>)> {
+    let (key, token) = (DedupKey::new("points", "m7"), DedupToken::random());
+    let keys = [json!({"consumer_group": "points", "msg_id": "m7"})];
+    vec![
+        ("marker", inbox.marker(&key)),
+        ("old", inbox.keys.old(SECOND, 100)),
+        ("delete", inbox.keys.delete(&keys)),
+        ("take_over", dedup.take_over(&key, token, SECOND)),
+        ("live", dedup.live(&key)),
+        ("expired", dedup.keys.old(Duration::ZERO, 100)),
+    ]
+}
+
+fn keyed<DB: SqlDatabase>(pool: &Pool<DB>, table: &str) -> (SqlInbox<DB>, SqlDedup<DB>) {
+    let inbox = SqlInbox::new(pool.clone()).with_table(&format!("{table}_inbox")).unwrap();
+    (inbox, SqlDedup::new(pool.clone()).with_table(&format!("{table}_dedup")).unwrap())
 }
 
 fn request(mode: ClaimMode) -> ClaimRequest {
@@ -89,13 +113,34 @@ async fn sqlite_finds_rows_by_index() {
 }
 
 #[tokio::test]
+async fn sqlite_finds_keys_by_index() {
+    let pool = Pool::<Sqlite>::connect("sqlite::memory:").await.unwrap();
+    let (inbox, dedup) = keyed(&pool, "t");
+    inbox.migrate().await.unwrap();
+    dedup.migrate().await.unwrap();
+    for (name, sql) in key_statements(&inbox, &dedup) {
+        let plan = explain(&pool, "EXPLAIN QUERY PLAN", 3, sql).await;
+        assert!(plan.contains("SEARCH t_") && !plan.contains("SCAN t_"), "{name}:\n{plan}");
+        assert!(!plan.contains("B-TREE"), "{name}:\n{plan}");
+    }
+}
+
+#[tokio::test]
 #[ignore = "needs PostgreSQL: run scripts/test.sh"]
 async fn postgres_finds_rows_by_index() {
     let table = format!("t_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
     let url = std::env::var("OUTBOX_PG_URL").expect("OUTBOX_PG_URL names the PostgreSQL to test on");
     let pool = Pool::<Postgres>::connect(&url).await.unwrap();
-    let checked = tokio::spawn(check_postgres(pool.clone(), table.clone())).await;
-    script(&pool, &format!("DROP TABLE IF EXISTS {table}, {table}_receipts")).await;
+    let checked = tokio::spawn({
+        let (pool, table) = (pool.clone(), table.clone());
+        async move {
+            check_postgres(pool.clone(), table.clone()).await;
+            check_keys_of_postgres(pool, table).await;
+        }
+    })
+    .await;
+    script(&pool, &format!("DROP TABLE IF EXISTS {table}, {table}_receipts, {table}_inbox, {table}_dedup"))
+        .await;
     checked.unwrap();
 }
 
@@ -129,5 +174,24 @@ async fn check_postgres(pool: Pool<Postgres>, table: String) {
             }
         }
         script(&pool, &format!("UPDATE {table} SET status = 0; ANALYZE {table}")).await;
+    }
+}
+
+async fn check_keys_of_postgres(pool: Pool<Postgres>, table: String) {
+    let (inbox, dedup) = keyed(&pool, &table);
+    inbox.migrate().await.unwrap();
+    dedup.migrate().await.unwrap();
+    script(
+        &pool,
+        &format!(
+            "INSERT INTO {table}_inbox SELECT 'points', 'm' || i, now() - i * interval '1 s' FROM generate_series(1, 30000) AS i;
+             INSERT INTO {table}_dedup SELECT 'points', 'm' || i, NULL, now() - i * interval '1 s' FROM generate_series(1, 30000) AS i;
+             ANALYZE {table}_inbox, {table}_dedup"
+        ),
+    )
+    .await;
+    for (name, sql) in key_statements(&inbox, &dedup) {
+        let plan = explain(&pool, "EXPLAIN", 0, sql).await;
+        assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{name}:\n{plan}");
     }
 }

@@ -3,9 +3,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use outbox_core::state::{Event, Next, RowState, Stale, apply};
 use outbox_core::{Receipt, ReceiptReport, RowId, Status, StoreError, Timestamp, Verdict};
 use serde_json::{Value, json};
+use sqlx::Connection;
 
 use crate::access::commit;
 use crate::dialect::{Dialect, Member};
+use crate::error::store_error;
+use crate::refusal::{Refused, blames_a_row};
 use crate::row::{Cells, groups, status};
 use crate::sql::{Sql, storable_text};
 use crate::store::{SqlDatabase, SqlStore};
@@ -24,6 +27,13 @@ struct Locked {
     state: RowState,
 }
 
+/// Whether the outbox's rows are written, or only what was said of them.
+#[derive(Clone, Copy)]
+enum Rows {
+    Written,
+    Left,
+}
+
 /// What a group says of a message, to be kept.
 type Record<'a> = BTreeMap<(&'a str, &'a str), &'a Receipt>;
 
@@ -36,22 +46,64 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     ) -> Result<ReceiptReport, StoreError> {
         let (receipts, odd): (Vec<&Receipt>, Vec<&Receipt>) =
             receipts.iter().partition(|receipt| fits(receipt));
-        let mut report = ReceiptReport { unknown: odd.len(), ..ReceiptReport::default() };
+        let report = ReceiptReport { unknown: odd.len(), ..ReceiptReport::default() };
         if receipts.is_empty() {
             return Ok(report);
         }
+        let done = match self.record_together(&receipts).await {
+            Err(error) if blames_a_row(&error) => self.record_one_by_one(&receipts).await?,
+            done => done?,
+        };
+        Ok(sum(report, done))
+    }
+
+    async fn record_together(&self, receipts: &[&Receipt]) -> Result<ReceiptReport, StoreError> {
         let mut tx = self.db.begin_write().await?;
-        let mut rows = self.lock_rows(&mut tx, &receipts).await?;
-        let now = self.db.clock().now();
-        let record = hear(&receipts, &mut rows, now, &mut report);
-        if !record.is_empty() {
-            self.keep(&record).execute(&mut tx).await?;
-        }
-        let changes: Vec<Value> = rows.values().filter_map(change).collect();
-        if !changes.is_empty() {
-            self.write_states(&changes).execute(&mut tx).await?;
+        let report = self.record(&mut tx, receipts, Rows::Written).await?;
+        commit(tx).await?;
+        Ok(report)
+    }
+
+    /// A row that cannot be updated stays as it is, but what was said of it is kept: the next receipt of the
+    /// message, or a reconciler, makes it count. If not even that is possible, that is an error, after the others.
+    async fn record_one_by_one(&self, receipts: &[&Receipt]) -> Result<ReceiptReport, StoreError> {
+        let mut tx = self.db.begin_write().await?;
+        let mut report = ReceiptReport::default();
+        let (mut refused, mut lost) = (Refused::default(), Refused::default());
+        for (msg_id, receipts) in by_message(receipts) {
+            for (rows, refused) in [(Rows::Written, &mut refused), (Rows::Left, &mut lost)] {
+                let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
+                let done = self.record(&mut savepoint, &receipts, rows).await;
+                if let Some(done) = refused.end(savepoint, msg_id, done).await? {
+                    report = sum(report, done);
+                    break;
+                }
+            }
         }
         commit(tx).await?;
+        refused.report(&self.names.outbox);
+        lost.into_result().map(|()| report)
+    }
+
+    async fn record(
+        &self,
+        conn: &mut DB::Connection,
+        receipts: &[&Receipt],
+        write: Rows,
+    ) -> Result<ReceiptReport, StoreError> {
+        let mut report = ReceiptReport::default();
+        let mut rows = self.lock_rows(conn, receipts).await?;
+        let now = self.db.clock().now();
+        let record = hear(receipts, &mut rows, now, &mut report);
+        if !record.is_empty() {
+            self.keep(&record).execute(conn).await?;
+        }
+        let changes: Vec<Value> = rows.values().filter_map(change).collect();
+        match write {
+            Rows::Written if !changes.is_empty() => _ = self.write_states(&changes).execute(conn).await?,
+            Rows::Written => {}
+            Rows::Left => report.completed = 0,
+        }
         Ok(report)
     }
 
@@ -134,6 +186,23 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             .text(" ELSE t.completed_at END FROM ")
             .json_rows(changes, &members)
             .text(" WHERE t.id = s.id")
+    }
+}
+
+fn by_message<'a>(receipts: &[&'a Receipt]) -> BTreeMap<&'a str, Vec<&'a Receipt>> {
+    let mut messages: BTreeMap<&str, Vec<&Receipt>> = BTreeMap::new();
+    for receipt in receipts {
+        messages.entry(&receipt.msg_id).or_default().push(receipt);
+    }
+    messages
+}
+
+fn sum(one: ReceiptReport, other: ReceiptReport) -> ReceiptReport {
+    ReceiptReport {
+        recorded: one.recorded + other.recorded,
+        stale: one.stale + other.stale,
+        unknown: one.unknown + other.unknown,
+        completed: one.completed + other.completed,
     }
 }
 

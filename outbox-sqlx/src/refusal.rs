@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
-use outbox_core::{RowId, StoreError};
+use outbox_core::StoreError;
 use sqlx::Transaction;
 use sqlx::error::DatabaseError;
 
@@ -60,7 +60,7 @@ pub(crate) fn blames_a_row(error: &StoreError) -> bool {
 #[derive(Default)]
 pub(crate) struct Refused {
     rows: usize,
-    first: Option<(RowId, StoreError)>,
+    first: Option<(String, StoreError)>,
 }
 
 impl Refused {
@@ -68,19 +68,24 @@ impl Refused {
     pub(crate) async fn end<DB: Dialect, T>(
         &mut self,
         savepoint: Transaction<'_, DB>,
-        row: RowId,
+        row: impl ToString,
         done: Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
         match done {
             Ok(done) => savepoint.commit().await.map(|()| Some(done)),
             Err(error) if blames_a_row(&error) => {
                 self.rows += 1;
-                self.first.get_or_insert((row, error));
+                self.first.get_or_insert((row.to_string(), error));
                 savepoint.rollback().await.map(|()| None)
             }
             Err(error) => return Err(error),
         }
         .map_err(store_error::<DB>)
+    }
+
+    /// The first of them says why.
+    pub(crate) fn into_result(self) -> Result<(), StoreError> {
+        self.first.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     pub(crate) fn report(&self, table: &str) {
@@ -89,7 +94,7 @@ impl Refused {
             tracing::warn!(
                 table,
                 rows = self.rows,
-                first = row.0,
+                first = row,
                 cause,
                 "the database refuses to update rows: they stay as they are"
             );

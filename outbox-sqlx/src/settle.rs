@@ -83,7 +83,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         for settlement in settlements {
             let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
             let done = self.write(&mut savepoint, slice::from_ref(settlement)).await;
-            applied += refused.end(savepoint, settlement.claim.id, done).await?.unwrap_or_default();
+            applied += refused.end(savepoint, settlement.claim.id.0, done).await?.unwrap_or_default();
         }
         commit(tx).await?;
         refused.report(&self.names.outbox);

@@ -2,8 +2,12 @@
 
 use std::error::Error;
 
-use outbox_core::{Enqueue, Message, OutboxStore, Settled, Status, StoreError, StoreErrorKind};
-use outbox_sqlx::Refusal;
+use std::time::Duration;
+
+use outbox_core::{
+    Enqueue, Message, OutboxStore, Policies, Policy, Receipt, Settled, Status, StoreError, StoreErrorKind,
+};
+use outbox_sqlx::{Refusal, SqlStore};
 
 use crate::harness::{Env, TestDb, confirmed, failed, ids, message, messages, request, row, settle};
 use crate::on_every_database;
@@ -11,22 +15,29 @@ use crate::on_every_database;
 on_every_database!(
     a_claim_goes_on_past_rows_that_cannot_be_updated,
     a_settlement_goes_on_past_a_row_that_cannot_be_updated,
+    a_renewal_goes_on_past_a_row_that_cannot_be_updated,
+    receipts_go_on_past_a_row_that_cannot_be_updated,
+    a_receipt_that_cannot_be_kept_is_an_error_after_the_others,
     a_refused_update_of_every_row_is_no_endless_error,
     no_error_shows_what_is_in_a_row,
 );
 
 /// From now on no write leaves a row for which `condition` holds.
 async fn refuse<DB: TestDb>(env: &Env<DB>, condition: &str) {
+    refuse_in(env, "{t}", condition).await;
+}
+
+async fn refuse_in<DB: TestDb>(env: &Env<DB>, table: &str, condition: &str) {
     let sql = match DB::NAME {
         "SQLite" => ["INSERT", "UPDATE"]
             .map(|event| {
                 format!(
-                    "CREATE TRIGGER {{t}}_no_{event} BEFORE {event} ON {{t}} WHEN NEW.{condition}
+                    "CREATE TRIGGER {table}_no_{event} BEFORE {event} ON {table} WHEN NEW.{condition}
                      BEGIN SELECT RAISE(ABORT, 'refused'); END;"
                 )
             })
             .concat(),
-        _ => format!("ALTER TABLE {{t}} ADD CONSTRAINT no CHECK (NOT ({condition})) NOT VALID"),
+        _ => format!("ALTER TABLE {table} ADD CONSTRAINT no CHECK (NOT ({condition})) NOT VALID"),
     };
     env.exec(&sql).await.unwrap();
 }
@@ -54,6 +65,61 @@ async fn a_settlement_goes_on_past_a_row_that_cannot_be_updated<DB: TestDb>(env:
     let bad = row(&store, "m1").await;
     assert_eq!((bad.status, bad.unsettled_claims, bad.required_groups), (Status::Pending, 1, None));
     assert_eq!(settle(&store, &claimed[1..2], &failed("x")).await, Settled { applied: 0, lost: 1 });
+}
+
+async fn a_renewal_goes_on_past_a_row_that_cannot_be_updated<DB: TestDb>(env: Env<DB>) {
+    let store = env.migrated().await;
+    env.commit(&store, &messages(3)).await;
+    let claimed = store.claim(&request(9)).await.unwrap();
+    let before = row(&store, "m1").await.lease_until;
+    refuse(&env, "msg_id = 'm1'").await;
+    let claims: Vec<_> = claimed.iter().map(|c| c.claim).collect();
+    let held = store.renew(&claims, Duration::from_secs(600)).await.unwrap();
+    assert_eq!(held, [claims[0], claims[2]]);
+    assert_eq!(row(&store, "m1").await.lease_until, before);
+    assert!(row(&store, "m2").await.lease_until > before);
+    // A claim that is over is not held, whatever else is refused.
+    settle(&store, &claimed[..1], &confirmed(&[])).await;
+    assert_eq!(store.renew(&claims, Duration::from_secs(600)).await.unwrap(), [claims[2]]);
+}
+
+/// Three sent rows that wait for their points.
+async fn sent<DB: TestDb>(env: &Env<DB>) -> SqlStore<DB> {
+    let policy = Policy::default().with_required_groups(["points"]);
+    let store = env.migrated().await.with_policies(Policies::default().with_rule("*", policy));
+    env.commit(&store, &messages(3)).await;
+    let claimed = store.claim(&request(9)).await.unwrap();
+    settle(&store, &claimed, &confirmed(&["points"])).await;
+    store
+}
+
+fn receipts() -> Vec<Receipt> {
+    ["m0", "m1", "m2", "unknown"].map(|id| Receipt::handled(id, "points", 1)).to_vec()
+}
+
+async fn receipts_go_on_past_a_row_that_cannot_be_updated<DB: TestDb>(env: Env<DB>) {
+    let store = sent(&env).await;
+    refuse(&env, "msg_id = 'm1'").await;
+    let report = store.record_receipts(&receipts()).await.unwrap();
+    assert_eq!((report.recorded, report.completed, report.unknown), (3, 2, 1));
+    assert_eq!(row(&store, "m0").await.status, Status::Completed);
+    assert_eq!(row(&store, "m2").await.status, Status::Completed);
+    let bad = row(&store, "m1").await;
+    assert_eq!((bad.status, bad.received), (Status::Sent, 0));
+    // What was said is not lost.
+    assert_eq!(env.count("{t}_receipts", "msg_id = 'm1'").await, 1);
+}
+
+async fn a_receipt_that_cannot_be_kept_is_an_error_after_the_others<DB: TestDb>(env: Env<DB>) {
+    let store = sent(&env).await;
+    refuse_in(&env, "{t}_receipts", "msg_id = 'm1'").await;
+    let error = store.record_receipts(&receipts()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other);
+    assert_eq!(row(&store, "m0").await.status, Status::Completed);
+    assert_eq!(row(&store, "m2").await.status, Status::Completed);
+    let bad = row(&store, "m1").await;
+    assert_eq!((bad.status, bad.received), (Status::Sent, 0), "no receipt, no effect of it");
+    assert_eq!(env.count("{t}_receipts", "true").await, 3);
 }
 
 async fn a_refused_update_of_every_row_is_no_endless_error<DB: TestDb>(env: Env<DB>) {
