@@ -1,11 +1,10 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outbox_core::{DedupKey, StoreError, StoreErrorKind};
-use serde_json::{Value, json};
 use sqlx::Pool;
 
 use crate::access::{Access, commit};
-use crate::dialect::Member;
 use crate::error::retrying;
 use crate::names::TableName;
 use crate::row::Cells;
@@ -116,8 +115,10 @@ impl<DB: SqlDatabase> KeyTable<DB> {
     async fn try_forget(&self, age: Duration, batch: usize) -> Result<usize, StoreError> {
         let mut tx = self.db.begin_write().await?;
         let rows = self.old(age, batch).fetch(&mut tx).await?;
-        let keys: Vec<Value> = rows.iter().map(read_key::<DB>).collect();
-        let gone = if keys.is_empty() { 0 } else { self.delete(&keys).execute(&mut tx).await? };
+        let mut gone = 0;
+        for (group, ids) in by_group::<DB>(&rows) {
+            gone += self.delete(group, ids).execute(&mut tx).await?;
+        }
         commit(tx).await?;
         Ok(gone)
     }
@@ -134,12 +135,10 @@ impl<DB: SqlDatabase> KeyTable<DB> {
             .text(DB::FOR_UPDATE_SKIP_LOCKED)
     }
 
-    pub(crate) fn delete(&self, keys: &[Value]) -> Sql<DB> {
-        self.db
-            .sql()
-            .text(format!("DELETE FROM {} WHERE ({KEY}) IN (SELECT {KEY} FROM ", self.name))
-            .json_rows(keys, &[Member::Text("consumer_group"), Member::Text("msg_id")])
-            .text(")")
+    /// Of one group at a time, which every planner looks up by the key.
+    pub(crate) fn delete(&self, group: String, ids: Vec<String>) -> Sql<DB> {
+        let sql = self.db.sql().text(format!("DELETE FROM {} WHERE consumer_group = ", self.name));
+        sql.bind(group).text(" AND msg_id").among_texts(ids)
     }
 }
 
@@ -149,9 +148,14 @@ impl<DB: SqlDatabase> Clone for KeyTable<DB> {
     }
 }
 
-fn read_key<DB: SqlDatabase>(row: &DB::Row) -> Value {
-    let mut cells = Cells::<DB>::of(row);
-    json!({ "consumer_group": cells.text(), "msg_id": cells.text() })
+fn by_group<DB: SqlDatabase>(rows: &[DB::Row]) -> BTreeMap<String, Vec<String>> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in rows {
+        let mut cells = Cells::<DB>::of(row);
+        let (group, id) = (cells.text().unwrap_or_default(), cells.text().unwrap_or_default());
+        groups.entry(group).or_default().push(id);
+    }
+    groups
 }
 
 /// A key that fits the columns.

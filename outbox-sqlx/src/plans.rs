@@ -49,11 +49,11 @@ fn key_statements<DB: SqlDatabase>(
     dedup: &SqlDedup<DB>,
 ) -> Vec<(&'static str, Sql<DB>)> {
     let (key, token) = (DedupKey::new("points", "m7"), DedupToken::random());
-    let keys = [json!({"consumer_group": "points", "msg_id": "m7"})];
+    let ids = (0..50).map(|n| format!("m{n}")).collect();
     vec![
         ("marker", inbox.marker(&key)),
         ("old", inbox.keys.old(SECOND, 100)),
-        ("delete", inbox.keys.delete(&keys)),
+        ("delete", inbox.keys.delete("points".to_owned(), ids)),
         ("take_over", dedup.take_over(&key, token, SECOND)),
         ("live", dedup.live(&key)),
         ("expired", dedup.keys.old(Duration::ZERO, 100)),

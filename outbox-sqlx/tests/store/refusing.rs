@@ -86,7 +86,7 @@ async fn a_renewal_goes_on_past_a_row_that_cannot_be_updated<DB: TestDb>(env: En
 /// Three sent rows that wait for their points.
 async fn sent<DB: TestDb>(env: &Env<DB>) -> SqlStore<DB> {
     let policy = Policy::default().with_required_groups(["points"]);
-    let store = env.migrated().await.with_policies(Policies::default().with_rule("*", policy));
+    let store = env.migrated().await.with_policies(Policies::default().with_rule("order.*", policy));
     env.commit(&store, &messages(3)).await;
     let claimed = store.claim(&request(9)).await.unwrap();
     settle(&store, &claimed, &confirmed(&["points"])).await;
