@@ -101,11 +101,13 @@ macro_rules! forward_dedup {
 forward_dedup!(Arc);
 forward_dedup!(Box);
 
-/// A dedup store that did not answer. Nothing is known: try again, and acknowledge nothing meanwhile.
+/// A dedup store that did not answer. Nothing is known: try again, and acknowledge nothing meanwhile. Unless it
+/// is the [key](Self::is_unfit) that it cannot hold.
 #[derive(Debug, thiserror::Error)]
 #[error("dedup store: {message}")]
 pub struct DedupError {
     message: String,
+    unfit: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -113,7 +115,19 @@ impl DedupError {
     /// Says what happened.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
+        Self { message: message.into(), unfit: false, source: None }
+    }
+
+    /// A key that the store can never hold, for example one that is too long.
+    #[must_use]
+    pub fn unfit(message: impl Into<String>) -> Self {
+        Self { unfit: true, ..Self::new(message) }
+    }
+
+    /// Whether the key is the cause, so that trying again is of no use. Consumers reject such a message.
+    #[must_use]
+    pub fn is_unfit(&self) -> bool {
+        self.unfit
     }
 
     /// Keeps the cause.

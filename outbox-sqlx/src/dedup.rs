@@ -212,7 +212,8 @@ impl<DB: SqlDatabase> DedupStore for SqlDedup<DB> {
 }
 
 fn fitting(DedupKey { group, msg_id }: &DedupKey) -> Result<(), DedupError> {
-    key(group, msg_id).map(drop).map_err(dedup_error)
+    let unfit = |error: StoreError| DedupError::unfit(error.to_string()).with_source(error);
+    key(group, msg_id).map(drop).map_err(unfit)
 }
 
 /// The row was there, and was removed before it could be read.

@@ -27,6 +27,8 @@ enum Start {
     Run(Hold),
     Done,
     InProgress,
+    /// It cannot hold the key.
+    Unfit(String),
 }
 
 impl Consumer {
@@ -60,6 +62,7 @@ impl Consumer {
             Ok(Start::Run(hold)) => self.run(subject, message, hold).await,
             Ok(Start::Done) => self.acknowledge(subject, End::Duplicate).await,
             Ok(Start::InProgress) => End::InProgress,
+            Ok(Start::Unfit(reason)) => self.reject(subject, subject.attempts, reason).await,
             Err(problem) => End::Unavailable { problem },
         }
     }
@@ -69,12 +72,14 @@ impl Consumer {
         let (lease, dedup) = (self.config.lease, dedup.clone());
         insist(self.config.patience, || async {
             let asked = Instant::now();
-            match dedup.begin(key, lease).await.map_err(|error| explain(&error))? {
-                Begin::Acquired(token) => {
+            match dedup.begin(key, lease).await {
+                Ok(Begin::Acquired(token)) => {
                     Ok(Start::Run(Hold::new(dedup.clone(), key.clone(), token, lease, asked).await))
                 }
-                Begin::Done => Ok(Start::Done),
-                Begin::InProgress => Ok(Start::InProgress),
+                Ok(Begin::Done) => Ok(Start::Done),
+                Ok(Begin::InProgress) => Ok(Start::InProgress),
+                Err(error) if error.is_unfit() => Ok(Start::Unfit(explain(&error))),
+                Err(error) => Err(explain(&error)),
             }
         })
         .await

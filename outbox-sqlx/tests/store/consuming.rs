@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_core::consumer::{Consumer, Delivery, Handler, HandlerError};
+use outbox_core::consumer::{Consumer, Delivery, Handler, HandlerError, NoReceipts, handler_fn};
 use outbox_core::memory::MemoryBroker;
-use outbox_core::{Disposition, Enqueue, OutboxStore, Publisher, Status};
-use outbox_sqlx::SqlInbox;
+use outbox_core::wire::{self, Parts};
+use outbox_core::{Disposition, Enqueue, OutboxStore, Publisher, ReceiptSink, Status};
+use outbox_sqlx::{SqlDedup, SqlInbox};
 
 use crate::harness::{Env, TestDb, confirmed, message, messages, request, row, settle};
 use crate::on_every_database;
@@ -18,6 +19,7 @@ on_every_database!(
     two_groups_each_have_their_effect,
     a_handler_that_fails_after_its_effect_has_it_once,
     a_duplicate_sends_its_receipt_again,
+    an_id_that_no_table_can_hold_goes_to_the_dead_letters,
 );
 
 /// Fails the first `failures` times, after its effect.
@@ -57,12 +59,12 @@ impl<DB: TestDb> Scene<DB> {
         Self { env: Arc::new(env), inbox }
     }
 
-    fn consumer(
-        &self,
-        group: &'static str,
-        failures: usize,
-        receipts: impl outbox_core::ReceiptSink,
-    ) -> Consumer {
+    fn dedup_consumer(&self, dedup: SqlDedup<DB>) -> Consumer {
+        let handler = handler_fn(async |_: Delivery<serde_json::Value>| Ok(()));
+        Consumer::new("points", handler, NoReceipts).with_dedup(dedup)
+    }
+
+    fn consumer(&self, group: &'static str, failures: usize, receipts: impl ReceiptSink) -> Consumer {
         let (env, inbox) = (self.env.clone(), self.inbox.clone());
         Consumer::new(group, Granting { env, inbox, group, failures: failures.into() }, receipts)
     }
@@ -139,4 +141,26 @@ async fn a_duplicate_sends_its_receipt_again<DB: TestDb>(env: Env<DB>) {
     assert_eq!(consumer.process(delivered, 0).await, Disposition::Ack);
     assert_eq!(row(&store, "m").await.status, Status::Completed);
     assert_eq!(env.effects("m").await, 1);
+}
+
+/// From another sender: it must not go round for ever.
+async fn an_id_that_no_table_can_hold_goes_to_the_dead_letters<DB: TestDb>(env: Env<DB>) {
+    let (_, dedup) = env.both();
+    dedup.migrate().await.unwrap();
+    let scene = Scene::new(env).await;
+    let foreign = |len: usize| {
+        let body = bytes::Bytes::from_static(b"1");
+        let content_type = Some("application/json".to_owned());
+        wire::message(Parts { msg_id: Some("m".repeat(len)), body, content_type, ..Parts::default() })
+            .unwrap()
+    };
+    let consumers = [scene.consumer("points", 0, NoReceipts), scene.dedup_consumer(dedup)];
+    for (consumer, attempts) in consumers.iter().zip([4, 0]) {
+        assert_eq!(consumer.process(foreign(255), 0).await, Disposition::Ack);
+        let end = consumer.process(foreign(256), attempts).await;
+        assert!(
+            matches!(&end, Disposition::DeadLetter { reason } if reason.contains("limit is 255")),
+            "{end:?}"
+        );
+    }
 }
