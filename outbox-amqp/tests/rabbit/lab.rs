@@ -151,7 +151,7 @@ impl Lab {
     }
 
     pub(crate) async fn end(self) {
-        for queue in &self.queues {
+        for queue in self.queues.iter().flat_map(|queue| with_companions(queue)) {
             self.channel.queue_delete(queue.as_str().into(), Default::default()).await.unwrap();
         }
         for exchange in &self.exchanges {
@@ -159,6 +159,12 @@ impl Lab {
         }
         self.connection.close(200, "OK".into()).await.unwrap();
     }
+}
+
+/// A queue and those that a consumer of it may have declared beside it.
+fn with_companions(queue: &str) -> Vec<String> {
+    let retries = (0..8).map(|n| format!("{queue}.retry.{}", 1_000 << n));
+    [queue.to_owned(), format!("{queue}.dead")].into_iter().chain(retries).collect()
 }
 
 pub(crate) fn header(properties: &BasicProperties, name: &str) -> String {
