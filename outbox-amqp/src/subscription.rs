@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::message::Delivery;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
@@ -11,8 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::AmqpConfig;
+use crate::letter::Letter;
 use crate::link::Link;
 use crate::session::Session;
+use crate::stop::Stop;
 use crate::topology::{Queue, Topology};
 use crate::trouble::Trouble;
 
@@ -62,8 +63,16 @@ impl Subscription {
     }
 
     /// Subscribes, however long it takes. `last` is the stay before, where there was one: a short one makes
-    /// the pause before the next longer. Cancellation safe.
-    pub(crate) async fn open(&mut self, last: Option<Duration>) -> Stay {
+    /// the pause before the next longer. None when it is to stop.
+    pub(crate) async fn open(&mut self, last: Option<Duration>, stop: &Stop) -> Option<Stay> {
+        tokio::select! {
+            biased;
+            () = stop.asked() => None,
+            stay = self.insist(last) => Some(stay),
+        }
+    }
+
+    async fn insist(&mut self, last: Option<Duration>) -> Stay {
         if let Some(lasted) = last {
             if lasted > LONGEST_PAUSE {
                 self.backoff.reset();
@@ -134,27 +143,31 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    /// Whoever has an unanswered delivery keeps its channel: RabbitMQ takes back what is open on a closed one.
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
     pub(crate) fn lasted(&self) -> Duration {
         self.since.elapsed()
     }
 
     /// The next message; none when the stay is over. Cancellation safe.
-    pub(crate) async fn next(&mut self) -> Option<Delivery> {
+    pub(crate) async fn next(&mut self) -> Option<Letter> {
         match self.deliveries.next().await {
-            Some(Ok(delivery)) => return Some(delivery),
+            Some(Ok(delivery)) => return Some(Letter::new(delivery, self.channel.clone())),
             Some(Err(error)) => warn!(%error, "the subscription was lost"),
             None => info!("the subscription has ended"),
         }
         None
     }
 
-    /// Stops the flow. What was delivered before still comes from [`next`](Self::next).
-    pub(crate) async fn cancel(&self) {
+    /// Stops the flow, and puts what has arrived and was not taken back into the queue; how much that was.
+    pub(crate) async fn give_back_the_rest(&mut self) -> usize {
+        self.cancel().await;
+        let mut returned = 0;
+        while let Some(letter) = self.next().await {
+            returned += usize::from(letter.give_back().await);
+        }
+        returned
+    }
+
+    async fn cancel(&self) {
         let cancelling = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
         if let Err(error) = cancelling.await {
             warn!(%error, "the subscription was not cancelled in good order");

@@ -6,8 +6,7 @@ use futures_util::FutureExt;
 use outbox_core::relay::Backoff;
 use outbox_core::wire::NoMsgId;
 use outbox_core::{Consumer, Disposition, Message};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 use tracing::{error, warn};
 
 use super::config::{AmqpConsumerConfig, Order};
@@ -17,6 +16,7 @@ use super::suspicion::Suspicion;
 use crate::letter::Letter;
 use crate::shelf::Shelf;
 use crate::stamp::Epitaph;
+use crate::stop::Stop;
 
 /// The pause after a panic outside the handler: in a dedup store or a sink of receipts.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
@@ -28,8 +28,7 @@ pub(super) struct Office {
     pub(super) shelf: Shelf,
     pub(super) slots: Slots,
     pub(super) ledger: Ledger,
-    /// Whether the consumer is being shut down.
-    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) stop: Stop,
 }
 
 /// How a delivery left.
@@ -69,7 +68,7 @@ impl Errand {
     async fn handle(&self, message: Message, mut turn: Turn) -> Left {
         let known = self.office.ledger.get(message.msg_id());
         let mut attempts = known.map_or(self.letter.attempts(), |held| held.attempts);
-        if !self.wait_until(known.map(|held| held.due)).await {
+        if let Some(Held { due, .. }) = known && !self.office.stop.wait_until(due).await {
             return self.give_back().await;
         }
         loop {
@@ -93,7 +92,7 @@ impl Errand {
             attempts = charged;
             let due = Instant::now() + delay;
             self.office.ledger.note(message.msg_id(), Held { attempts, due });
-            if !self.wait_until(Some(due)).await {
+            if !self.office.stop.wait_until(due).await {
                 return self.give_back().await;
             }
             turn = self.office.slots.line_up(self.suspicion != Suspicion::None).await;
@@ -159,7 +158,7 @@ impl Errand {
                 Ok(()) => return true,
                 Err(trouble) => warn!(%trouble, "not stored, so not acknowledged; trying again"),
             }
-            if self.letter.is_lost() || !self.wait_until(Some(Instant::now() + backoff.pause())).await {
+            if self.letter.is_lost() || !self.office.stop.wait_until(Instant::now() + backoff.pause()).await {
                 return false;
             }
         }
@@ -191,29 +190,10 @@ impl Errand {
 
     /// A slot for the handler; none when the consumer stops.
     async fn slot(&self, turn: &mut Turn) -> Option<Slot> {
-        let stopping = stopped(self.office.stopping.clone());
         tokio::select! {
             biased;
-            () = stopping => None,
+            () = self.office.stop.asked() => None,
             slot = turn => Some(slot),
         }
-    }
-
-    /// `false`: the consumer stops.
-    async fn wait_until(&self, due: Option<Instant>) -> bool {
-        let Some(due) = due else { return true };
-        tokio::select! {
-            biased;
-            () = stopped(self.office.stopping.clone()) => false,
-            () = sleep_until(due) => true,
-        }
-    }
-}
-
-/// Ends when the consumer is being shut down, or its handle and task are gone.
-pub(super) async fn stopped(mut stopping: watch::Receiver<bool>) {
-    if stopping.wait_for(|stopping| *stopping).await.is_err() {
-        // Nobody can stop it any more.
-        sleep(Duration::MAX).await;
     }
 }

@@ -1,6 +1,5 @@
 mod config;
 mod errand;
-mod handle;
 mod lanes;
 mod ledger;
 mod run;
@@ -12,11 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::Consumer;
-use tokio::sync::watch;
 use tracing::warn;
 
 pub use config::{AmqpConsumerConfig, Order};
-pub use handle::{AmqpConsumerHandle, ConsumerShutdown};
 
 use errand::Office;
 use ledger::Ledger;
@@ -24,6 +21,7 @@ use run::Run;
 use slots::Slots;
 
 use crate::config::AmqpConfig;
+use crate::handle::SubscriberHandle;
 use crate::shelf::Shelf;
 use crate::subscription::Subscription;
 
@@ -53,23 +51,21 @@ impl AmqpConsumer {
         self
     }
 
-    /// Starts to read, and goes on until it is [shut down](AmqpConsumerHandle::shutdown): whatever is wrong
+    /// Starts to read, and goes on until it is [shut down](SubscriberHandle::shutdown): whatever is wrong
     /// with the broker or the queue is logged, and tried again.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
-    pub fn spawn(self) -> AmqpConsumerHandle {
+    pub fn spawn(self) -> SubscriberHandle {
         self.warn_of_long_retries();
         let Self { amqp, queue, consumer, config } = self;
-        let (stop, stopping) = watch::channel(false);
-        let (deadline, end) = watch::channel(None);
         let shelf = Shelf::new(amqp.clone(), &queue, config.queue_kind, config.declares);
         let subscription = shelf.beside(Subscription::new(amqp, &queue, config.prefetch));
-        let subscribed = subscription.subscribed();
-        let slots = Slots::new(config.slots());
-        let office = Office { consumer, config, shelf, slots, ledger: Ledger::default(), stopping };
-        let task = tokio::spawn(Run::new(Arc::new(office), subscription).run(end));
-        AmqpConsumerHandle { stop, deadline, subscribed, task }
+        let (slots, ledger) = (Slots::new(config.slots()), Ledger::default());
+        SubscriberHandle::spawn(subscription.subscribed(), |stop| {
+            let office = Office { consumer, config, shelf, slots, ledger, stop };
+            Run::new(Arc::new(office), subscription).run()
+        })
     }
 
     /// In order, a message is held here from its first attempt to its last.

@@ -2,16 +2,15 @@ use std::sync::Arc;
 
 use outbox_core::Message;
 use outbox_core::wire::NoMsgId;
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tracing::{info, warn};
 
 use super::config::Order;
-use super::errand::{Errand, Left, Office, stopped};
-use super::handle::ConsumerShutdown;
+use super::errand::{Errand, Left, Office};
 use super::lanes::Lanes;
 use super::suspicion::{Judge, Suspicion};
+use crate::handle::SubscriberShutdown;
 use crate::letter::Letter;
 use crate::subscription::{Stay, Subscription};
 
@@ -34,7 +33,7 @@ pub(super) struct Run {
     errands: JoinSet<(Lane, Left)>,
     judge: Judge,
     nameless: u64,
-    report: ConsumerShutdown,
+    report: SubscriberShutdown,
 }
 
 impl Run {
@@ -46,35 +45,23 @@ impl Run {
             lanes: Lanes::new(),
             errands: JoinSet::new(),
             nameless: 0,
-            report: ConsumerShutdown::default(),
+            report: SubscriberShutdown::default(),
         }
     }
 
-    /// Until it is told to stop; then at most until `deadline` says.
-    pub(super) async fn run(mut self, deadline: watch::Receiver<Option<Instant>>) -> ConsumerShutdown {
+    /// Until it is told to stop; then at most until the deadline.
+    pub(super) async fn run(mut self) -> SubscriberShutdown {
         let mut last = None;
-        while let Some(mut stay) = self.subscribe(last).await {
+        while let Some(mut stay) = self.subscription.open(last, &self.office.stop).await {
             self.serve(&mut stay).await;
-            if self.is_stopping() {
-                return self.wind_up(Some(stay), &deadline).await;
+            if self.office.stop.is_asked() {
+                return self.wind_up(Some(stay)).await;
             }
             last = Some(stay.lasted());
             // What waits here unstarted comes again on the next channel.
             self.lanes.clear();
         }
-        self.wind_up(None, &deadline).await
-    }
-
-    async fn subscribe(&mut self, last: Option<std::time::Duration>) -> Option<Stay> {
-        tokio::select! {
-            biased;
-            () = stopped(self.office.stopping.clone()) => None,
-            stay = self.subscription.open(last) => Some(stay),
-        }
-    }
-
-    fn is_stopping(&self) -> bool {
-        *self.office.stopping.borrow()
+        self.wind_up(None).await
     }
 
     /// Until the stay is over or the consumer is to stop.
@@ -82,10 +69,10 @@ impl Run {
         loop {
             tokio::select! {
                 biased;
-                () = stopped(self.office.stopping.clone()) => return,
+                () = self.office.stop.asked() => return,
                 Some(ended) = self.errands.join_next() => self.ended(ended).await,
-                delivery = stay.next() => match delivery {
-                    Some(delivery) => self.take(Letter::new(delivery, stay.channel())).await,
+                letter = stay.next() => match letter {
+                    Some(letter) => self.take(letter).await,
                     None => return,
                 },
             }
@@ -144,7 +131,7 @@ impl Run {
     }
 
     fn count(&mut self, left: Left) {
-        if self.is_stopping() {
+        if self.office.stop.is_asked() {
             match left {
                 Left::Answered => self.report.answered += 1,
                 Left::Returned => self.report.returned += 1,
@@ -154,12 +141,8 @@ impl Run {
     }
 
     /// Takes nothing new, gives back what has not begun, lets what runs end, and drops what does not end.
-    async fn wind_up(
-        mut self,
-        mut stay: Option<Stay>,
-        deadline: &watch::Receiver<Option<Instant>>,
-    ) -> ConsumerShutdown {
-        let deadline = deadline.borrow().unwrap_or_else(Instant::now);
+    async fn wind_up(mut self, mut stay: Option<Stay>) -> SubscriberShutdown {
+        let deadline = self.office.stop.deadline();
         let ended = timeout_at(deadline, self.drain(stay.as_mut())).await.is_ok();
         self.report.dropped = self.errands.len();
         self.report.ended = ended;
@@ -173,24 +156,15 @@ impl Run {
 
     async fn drain(&mut self, stay: Option<&mut Stay>) {
         for letter in self.lanes.clear() {
-            self.give_back(&letter).await;
+            self.report.returned += usize::from(letter.give_back().await);
         }
         if let Some(stay) = stay {
-            stay.cancel().await;
-            while let Some(delivery) = stay.next().await {
-                self.give_back(&Letter::new(delivery, stay.channel())).await;
-            }
+            self.report.returned += stay.give_back_the_rest().await;
         }
         while let Some(ended) = self.errands.join_next().await {
             if let Ok((_, left)) = ended {
                 self.count(left);
             }
-        }
-    }
-
-    async fn give_back(&mut self, letter: &Letter) {
-        if letter.give_back().await {
-            self.report.returned += 1;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use outbox_amqp::{AmqpConfig, AmqpConsumer, AmqpConsumerConfig, AmqpConsumerHandle};
+use outbox_amqp::{AmqpConfig, AmqpConsumer, AmqpConsumerConfig, SubscriberHandle};
 use outbox_core::consumer::{ConsumerConfig, Delivery, HandlerError, NoReceipts, handler_fn};
 use outbox_core::memory::MemoryDedup;
 use outbox_core::{Consumer, DedupStore, Message, Publisher, ReceiptSink, RetryPolicy};
@@ -145,7 +145,7 @@ pub(crate) async fn consume(
     queue: &str,
     consumer: Consumer,
     config: AmqpConsumerConfig,
-) -> AmqpConsumerHandle {
+) -> SubscriberHandle {
     consume_at(&uri(), queue, consumer, config).await
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn consume_at(
     queue: &str,
     consumer: Consumer,
     config: AmqpConsumerConfig,
-) -> AmqpConsumerHandle {
+) -> SubscriberHandle {
     let amqp = AmqpConfig::new(uri).unwrap();
     let handle = AmqpConsumer::new(amqp, queue, consumer).with_config(config).spawn();
     handle.subscribed().await;
@@ -168,7 +168,7 @@ pub(crate) async fn publish(lab: &Lab, messages: &[Message]) {
 }
 
 /// Ends a consumer that has nothing left to do, and sees that its queue is empty.
-pub(crate) async fn end(lab: &Lab, queue: &str, handle: AmqpConsumerHandle) {
+pub(crate) async fn end(lab: &Lab, queue: &str, handle: SubscriberHandle) {
     let report = handle.shutdown(Duration::from_secs(5)).await;
     assert!(report.is_clean(), "{report:?}");
     assert!(lab.get(queue).await.is_none(), "something is left in the queue");
