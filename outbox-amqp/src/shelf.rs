@@ -117,6 +117,11 @@ impl Shelf {
         self.of_kind(format!("{}.dead", self.queue))
     }
 
+    /// The queue itself, where the consumer is the one to declare it.
+    pub(crate) fn own(&self) -> Queue {
+        self.of_kind(self.queue.clone())
+    }
+
     fn of_kind(&self, name: String) -> Queue {
         match self.kind {
             QueueKind::Quorum => Queue::quorum(name),

@@ -3,7 +3,6 @@ use std::sync::Arc;
 use outbox_core::Message;
 use outbox_core::wire::NoMsgId;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout_at;
 use tracing::{info, warn};
 
 use super::config::Order;
@@ -142,10 +141,9 @@ impl Run {
 
     /// Takes nothing new, gives back what has not begun, lets what runs end, and drops what does not end.
     async fn wind_up(mut self, mut stay: Option<Stay>) -> SubscriberShutdown {
-        let deadline = self.office.stop.deadline();
-        let ended = timeout_at(deadline, self.drain(stay.as_mut())).await.is_ok();
+        let stop = self.office.stop.clone();
+        self.report.ended = stop.bound(self.drain(stay.as_mut())).await.is_some();
         self.report.dropped = self.errands.len();
-        self.report.ended = ended;
         self.errands.shutdown().await;
         drop(stay);
         self.subscription.close().await;

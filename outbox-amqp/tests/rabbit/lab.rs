@@ -124,6 +124,18 @@ impl Lab {
         name
     }
 
+    /// A queue of that name, for what belongs to another queue; it is removed with that one.
+    pub(crate) async fn companion(&self, name: &str) -> String {
+        let mut table = FieldTable::default();
+        table.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        self.channel.queue_declare(name.into(), QueueDeclareOptions::durable(), table).await.unwrap();
+        name.to_owned()
+    }
+
+    pub(crate) fn queues(&self) -> &[String] {
+        &self.queues
+    }
+
     pub(crate) async fn bind(&self, queue: &str, key: &str) {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         let exchange = self.exchange.as_str().into();

@@ -8,6 +8,7 @@ mod desk;
 mod faults;
 mod lab;
 mod proxy;
+mod receipts;
 mod sending;
 mod surviving;
 mod tls;
