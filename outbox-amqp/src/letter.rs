@@ -13,6 +13,7 @@ use crate::stamp;
 /// A delivery that waits for its answer. Without one, it goes back to its queue when its channel ends.
 pub(crate) struct Letter {
     delivery: lapin::message::Delivery,
+    body: Bytes,
     headers: Vec<(String, String)>,
     arrived: Instant,
     /// It stays open for as long as there are letters of it.
@@ -20,9 +21,10 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    pub(crate) fn new(delivery: lapin::message::Delivery, channel: Channel) -> Self {
+    pub(crate) fn new(mut delivery: lapin::message::Delivery, channel: Channel) -> Self {
         let headers = texts(delivery.properties.headers().as_ref());
-        Self { delivery, headers, arrived: Instant::now(), _channel: channel }
+        let body = Bytes::from(std::mem::take(&mut delivery.data));
+        Self { delivery, body, headers, arrived: Instant::now(), _channel: channel }
     }
 
     pub(crate) fn message(&self) -> Result<Message, NoMsgId> {
@@ -30,7 +32,7 @@ impl Letter {
         let text = |field: &Option<lapin::types::ShortString>| field.as_ref().map(|text| text.to_string());
         wire::message(Parts {
             headers: self.headers.clone(),
-            body: Bytes::copy_from_slice(self.body()),
+            body: self.body.clone(),
             content_type: text(properties.content_type()),
             msg_id: text(properties.message_id()),
             biz_type: text(properties.kind()).or_else(|| Some(self.origin().1.to_owned())),
@@ -38,7 +40,7 @@ impl Letter {
     }
 
     pub(crate) fn body(&self) -> &[u8] {
-        &self.delivery.data
+        &self.body
     }
 
     pub(crate) fn properties(&self) -> &BasicProperties {

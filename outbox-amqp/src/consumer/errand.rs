@@ -46,7 +46,6 @@ pub(super) enum Left {
 pub(super) struct Errand {
     pub(super) office: Arc<Office>,
     pub(super) letter: Letter,
-    pub(super) message: Result<Message, NoMsgId>,
     pub(super) suspicion: Suspicion,
 }
 
@@ -58,8 +57,8 @@ enum Aside {
 
 impl Errand {
     /// The letter is acknowledged last of all, so that a crash at any await leaves it in the broker.
-    pub(super) async fn run(self, turn: Turn) -> Left {
-        match self.message.clone() {
+    pub(super) async fn run(self, message: Result<Message, NoMsgId>, turn: Turn) -> Left {
+        match message {
             Ok(message) => self.handle(message, turn).await,
             Err(problem) => self.refuse_unreadable(problem).await,
         }
@@ -67,7 +66,7 @@ impl Errand {
 
     async fn handle(&self, message: Message, mut turn: Turn) -> Left {
         let known = self.office.ledger.get(message.msg_id());
-        let mut attempts = known.map_or(self.letter.attempts(), |held| held.attempts);
+        let mut attempts = self.letter.attempts().max(known.map_or(0, |held| held.attempts));
         if let Some(Held { due, .. }) = known && !self.office.stop.wait_until(due).await {
             return self.give_back().await;
         }

@@ -110,8 +110,8 @@ impl Run {
         // A message that this process held when its connection ended has proven that it ends no process.
         let suspicion = if known { Suspicion::None } else { self.judge.judge(letter.returns()) };
         let turn = self.office.slots.line_up(suspicion != Suspicion::None).await;
-        let errand = Errand { office: self.office.clone(), letter, message, suspicion };
-        self.errands.spawn(async move { (lane, errand.run(turn).await) });
+        let errand = Errand { office: self.office.clone(), letter, suspicion };
+        self.errands.spawn(async move { (lane, errand.run(message, turn).await) });
     }
 
     async fn ended(&mut self, ended: Result<(Lane, Left), JoinError>) {
