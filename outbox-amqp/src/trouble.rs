@@ -1,11 +1,13 @@
-use std::io;
+use std::{fmt, io};
 use std::time::Duration;
 
 use lapin::ErrorKind;
 use lapin::protocol::AMQPError;
+use lapin::types::ShortStringError;
 use outbox_core::PublishError;
 
 use crate::address::Address;
+use crate::ending::spoken;
 use crate::topology::DeclareError;
 
 /// What is wrong with all messages that have no verdict of their own.
@@ -39,7 +41,7 @@ impl Trouble {
     }
 
     pub(crate) fn declaring(error: DeclareError) -> Self {
-        let text = format!("the topology cannot be declared: {error}; nothing is published until it can");
+        let text = format!("the topology cannot be declared: {error}; nothing is published or consumed until it can");
         match error {
             DeclareError::Refused(source) => Self::unavailable(text).with_source(source),
             DeclareError::TooLong(_) => Self::unavailable(text),
@@ -48,6 +50,34 @@ impl Trouble {
 
     pub(crate) fn not_declared_in_time() -> Self {
         Self::unavailable("RabbitMQ did not answer in time when the topology was declared")
+    }
+
+    pub(crate) fn missing(queue: &str, error: lapin::Error) -> Self {
+        let advice = match spoken(&error).map(AMQPError::get_id) {
+            Some(404) => "declare it, for example with `AmqpConfig::with_topology`, or correct the name",
+            Some(403) => "grant the user the permission to read it",
+            _ => "the next try opens a new channel",
+        };
+        Self::unavailable(format!("queue {queue:?} cannot be used: {error}; {advice}")).with_source(error)
+    }
+
+    pub(crate) fn unroutable(queue: &str) -> Self {
+        let text = format!("returned as unroutable: there is no queue {queue:?}; declare it, or let the consumer");
+        Self { make: PublishError::failed, text, source: None }
+    }
+
+    pub(crate) fn nacked(queue: &str) -> Self {
+        let text = format!("refused (nack) by queue {queue:?}: it is full or cannot store now");
+        Self { make: PublishError::failed, text, source: None }
+    }
+
+    pub(crate) fn not_confirming() -> Self {
+        Self::unavailable("the channel was not in confirm mode, so nothing is known; it is sent again")
+    }
+
+    pub(crate) fn too_long(error: ShortStringError) -> Self {
+        let text = format!("a name is longer than AMQP takes: {error}; use shorter ones");
+        Self { make: PublishError::rejected, text, source: None }
     }
 
     pub(crate) fn lost(error: lapin::Error) -> Self {
@@ -110,6 +140,12 @@ impl Trouble {
             Some(source) => error.with_source(source.clone()),
             None => error,
         }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 

@@ -27,6 +27,15 @@ pub const ORDERING_KEY: &str = "outbox-ordering-key";
 /// to itself again carries it.
 pub const ATTEMPTS: &str = "outbox-attempts";
 
+/// On a dead letter: why it was given up, for people.
+pub const DEAD_REASON: &str = "outbox-dead-reason";
+/// On a dead letter: the consumer group that gave it up.
+pub const DEAD_GROUP: &str = "outbox-dead-group";
+/// On a dead letter: when that was, RFC 3339.
+pub const DEAD_AT: &str = "outbox-dead-at";
+/// On a dead letter: how often the group's handler was run, as far as it is known.
+pub const DEAD_ATTEMPTS: &str = "outbox-dead-attempts";
+
 /// All headers that a published message carries: the user's and the framework's.
 #[must_use]
 pub fn headers(message: &Message) -> Vec<(&str, String)> {

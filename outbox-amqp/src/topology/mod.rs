@@ -1,4 +1,4 @@
-//! What a publisher declares when it connects.
+//! What is declared when a publisher connects or a consumer subscribes.
 
 mod argument;
 mod binding;
@@ -15,7 +15,7 @@ pub use self::exchange::Exchange;
 pub use self::queue::Queue;
 
 /// Exchanges, queues and bindings to declare, all durable. Declaring what is there already is harmless when
-/// the arguments are the same; when they differ, RabbitMQ refuses and nothing is published.
+/// the arguments are the same; when they differ, RabbitMQ refuses and nothing is published or consumed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Topology {
     exchanges: Vec<Exchange>,

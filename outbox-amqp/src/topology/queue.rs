@@ -55,7 +55,11 @@ impl Queue {
         self
     }
 
-    pub(super) async fn declare(&self, channel: &Channel) -> Result<(), DeclareError> {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn declare(&self, channel: &Channel) -> Result<(), DeclareError> {
         let name = ShortString::try_new(&self.name)?;
         channel.queue_declare(name, QueueDeclareOptions::durable(), self.arguments.table()?).await?;
         Ok(())

@@ -124,6 +124,18 @@ impl Lab {
         name
     }
 
+    /// A queue of that name, for what belongs to another queue; it is removed with that one.
+    pub(crate) async fn companion(&self, name: &str) -> String {
+        let mut table = FieldTable::default();
+        table.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        self.channel.queue_declare(name.into(), QueueDeclareOptions::durable(), table).await.unwrap();
+        name.to_owned()
+    }
+
+    pub(crate) fn queues(&self) -> &[String] {
+        &self.queues
+    }
+
     pub(crate) async fn bind(&self, queue: &str, key: &str) {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         let exchange = self.exchange.as_str().into();
@@ -151,7 +163,7 @@ impl Lab {
     }
 
     pub(crate) async fn end(self) {
-        for queue in &self.queues {
+        for queue in self.queues.iter().flat_map(|queue| with_companions(queue)) {
             self.channel.queue_delete(queue.as_str().into(), Default::default()).await.unwrap();
         }
         for exchange in &self.exchanges {
@@ -159,6 +171,12 @@ impl Lab {
         }
         self.connection.close(200, "OK".into()).await.unwrap();
     }
+}
+
+/// A queue and those that a consumer of it may have declared beside it.
+fn with_companions(queue: &str) -> Vec<String> {
+    let retries = (0..8).map(|n| format!("{queue}.retry.{}", 1_000 << n));
+    [queue.to_owned(), format!("{queue}.dead")].into_iter().chain(retries).collect()
 }
 
 pub(crate) fn header(properties: &BasicProperties, name: &str) -> String {

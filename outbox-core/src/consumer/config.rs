@@ -33,6 +33,12 @@ impl ConsumerConfig {
         self
     }
 
+    /// When a message comes again, and when it is given up.
+    #[must_use]
+    pub fn retry(&self) -> &RetryPolicy {
+        &self.retry
+    }
+
     /// For how long nobody else may run the handler; 30 s by default. It is renewed while the handler runs,
     /// so it bounds only the wait after a crash. At least 30 ms.
     #[must_use]

@@ -128,6 +128,12 @@ impl Consumer {
         &self.group
     }
 
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &ConsumerConfig {
+        &self.config
+    }
+
     /// For the start: whether done markers are kept for longer than a message may keep coming. That is what
     /// this consumer's own retries take, and `producer`: the [horizon](crate::RetryPolicy::horizon) of the
     /// producer's retries, the longest outage of this consumer, and the age at which dead letters are still

@@ -22,6 +22,12 @@ struct Subject {
     attempts: u32,
 }
 
+/// What is to be done with a delivery that nobody has and that was not handled before.
+enum Task {
+    Handle,
+    Refuse { reason: String },
+}
+
 /// What the dedup store says.
 enum Start {
     Run(Hold),
@@ -38,6 +44,17 @@ impl Consumer {
     /// Safe to drop at any await, as by a crash: the message was not acknowledged and comes again. What was
     /// not marked as done then runs again.
     pub async fn process(&self, message: Message, attempts: u32) -> Disposition {
+        self.conduct(message, attempts, Task::Handle).await
+    }
+
+    /// Refuses a delivery without running the handler, as when it has ended the process again and again: tells
+    /// the producer, and says [`Disposition::DeadLetter`]. If it was handled before, it is acknowledged all the
+    /// same; if another run has it, that one decides.
+    pub async fn give_up(&self, message: Message, attempts: u32, reason: impl Into<String>) -> Disposition {
+        self.conduct(message, attempts, Task::Refuse { reason: reason.into() }).await
+    }
+
+    async fn conduct(&self, message: Message, attempts: u32, task: Task) -> Disposition {
         let subject = Subject {
             key: DedupKey::new(&self.group, message.msg_id()),
             claim_no: message.claim_no(),
@@ -51,15 +68,21 @@ impl Consumer {
             biz_type = message.biz_type(),
             attempt = attempts.saturating_add(1)
         );
-        let end = self.steps(&subject, message).instrument(span.clone()).await;
+        let end = self.steps(&subject, message, task).instrument(span.clone()).await;
         span.in_scope(|| end.report());
         self.measure(end.label(), created_at);
         end.disposition(attempts, self.config.later)
     }
 
-    async fn steps(&self, subject: &Subject, message: Message) -> End {
+    async fn steps(&self, subject: &Subject, message: Message, task: Task) -> End {
         match self.start(&subject.key).await {
-            Ok(Start::Run(hold)) => self.run(subject, message, hold).await,
+            Ok(Start::Run(hold)) => match task {
+                Task::Handle => self.run(subject, message, hold).await,
+                Task::Refuse { reason } => {
+                    hold.abandon().await;
+                    self.reject(subject, subject.attempts, reason).await
+                }
+            },
             Ok(Start::Done) => self.acknowledge(subject, End::Duplicate).await,
             Ok(Start::InProgress) => End::InProgress,
             Ok(Start::Unfit(reason)) => self.reject(subject, subject.attempts, reason).await,

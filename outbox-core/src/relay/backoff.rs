@@ -1,24 +1,28 @@
 use std::time::Duration;
 
-/// A pause that doubles from `min` to `max`, with up to a tenth added at random so that relays that lost the
-/// same database do not come back together.
+/// A pause that doubles from `min` to `max`, with up to a tenth added at random so that those who lost the same
+/// service do not come back together.
 #[derive(Debug, Clone)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(min: Duration, max: Duration) -> Self {
+    /// The first pause is `min`.
+    #[must_use]
+    pub fn new(min: Duration, max: Duration) -> Self {
         Self { min, max, next: min }
     }
 
-    pub(crate) fn reset(&mut self) {
+    /// The next pause is `min` again.
+    pub fn reset(&mut self) {
         self.next = self.min;
     }
 
-    pub(crate) fn pause(&mut self) -> Duration {
+    /// How long to pause now.
+    pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (self.next * 2).min(self.max);
         pause + pause.mul_f64(fastrand::f64() / 10.0)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, watch};
 
-pub(crate) use backoff::Backoff;
+pub use backoff::Backoff;
 pub use breaker::BreakerState;
 pub use config::RelayConfig;
 pub use handle::{RelayHandle, ShutdownReport, Waker};

@@ -1,0 +1,198 @@
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_core::relay::Backoff;
+use outbox_core::wire::NoMsgId;
+use outbox_core::{Consumer, Disposition, Message};
+use tokio::time::Instant;
+use tracing::{error, warn};
+
+use super::config::{AmqpConsumerConfig, Order};
+use super::ledger::{Held, Ledger};
+use super::slots::{Slot, Slots, Turn};
+use super::suspicion::Suspicion;
+use crate::letter::Letter;
+use crate::shelf::Shelf;
+use crate::stamp::Epitaph;
+use crate::stop::Stop;
+
+/// The pause after a panic outside the handler: in a dedup store or a sink of receipts.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
+
+/// What all errands share.
+pub(super) struct Office {
+    pub(super) consumer: Consumer,
+    pub(super) config: AmqpConsumerConfig,
+    pub(super) shelf: Shelf,
+    pub(super) slots: Slots,
+    pub(super) ledger: Ledger,
+    pub(super) stop: Stop,
+}
+
+/// How a delivery left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Handled, put off or given up, and off the queue.
+    Answered,
+    /// Back in the queue, unanswered, for another process.
+    Returned,
+    /// Its channel has ended, so it is delivered again whatever became of it here.
+    Lost,
+}
+
+/// One delivery on its way to an answer.
+pub(super) struct Errand {
+    pub(super) office: Arc<Office>,
+    pub(super) letter: Letter,
+    pub(super) suspicion: Suspicion,
+}
+
+/// Where a message goes that is not handled now.
+enum Aside {
+    PutOff { delay: Duration, attempts: u32 },
+    Bury { reason: String, attempts: u32 },
+}
+
+impl Errand {
+    /// The letter is acknowledged last of all, so that a crash at any await leaves it in the broker.
+    pub(super) async fn run(self, message: Result<Message, NoMsgId>, turn: Turn) -> Left {
+        match message {
+            Ok(message) => self.handle(message, turn).await,
+            Err(problem) => self.refuse_unreadable(problem).await,
+        }
+    }
+
+    async fn handle(&self, message: Message, mut turn: Turn) -> Left {
+        let known = self.office.ledger.get(message.msg_id());
+        let mut attempts = self.letter.attempts().max(known.map_or(0, |held| held.attempts));
+        if let Some(Held { due, .. }) = known && !self.office.stop.wait_until(due).await {
+            return self.give_back().await;
+        }
+        loop {
+            let Some(slot) = self.slot(&mut turn).await else { return self.give_back().await };
+            if self.letter.is_lost() {
+                return Left::Lost;
+            }
+            let disposition = self.process(&message, attempts).await;
+            drop(slot);
+            let (delay, charged) = match disposition {
+                Disposition::Ack => return self.answer(&message).await,
+                Disposition::DeadLetter { reason } => {
+                    let aside = Aside::Bury { reason, attempts: self.run_so_far(attempts) };
+                    return self.set_aside(&message, aside).await;
+                }
+                Disposition::RetryLater { delay, attempts } => (delay, attempts),
+            };
+            if !self.stays(charged > attempts) {
+                return self.set_aside(&message, Aside::PutOff { delay, attempts: charged }).await;
+            }
+            attempts = charged;
+            let due = Instant::now() + delay;
+            self.office.ledger.note(message.msg_id(), Held { attempts, due });
+            if !self.office.stop.wait_until(due).await {
+                return self.give_back().await;
+            }
+            turn = self.office.slots.line_up(self.suspicion != Suspicion::None).await;
+        }
+    }
+
+    /// A panic in the handler ends up in the disposition; one outside it is nobody's charge.
+    async fn process(&self, message: &Message, attempts: u32) -> Disposition {
+        let (consumer, message) = (&self.office.consumer, message.clone());
+        let work = async {
+            match self.suspicion {
+                Suspicion::Guilty => consumer.give_up(message, attempts, self.accusation()).await,
+                _ => consumer.process(message, attempts).await,
+            }
+        };
+        AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+            error!("a dedup store or a sink of receipts panicked; nothing is acknowledged, trying again");
+            Disposition::RetryLater { delay: AFTER_PANIC, attempts }
+        })
+    }
+
+    fn accusation(&self) -> String {
+        format!(
+            "it came back {} times without an answer, so it may be what ends the process or its connection",
+            self.letter.returns()
+        )
+    }
+
+    /// How often the handler has run, after a refusal.
+    fn run_so_far(&self, charged: u32) -> u32 {
+        match self.suspicion {
+            Suspicion::Guilty => charged,
+            _ => (charged + 1).min(self.office.consumer.config().retry().max_attempts()),
+        }
+    }
+
+    /// Whether the message waits here for its next try, or in a queue of its own. In order, it must wait here;
+    /// while a service is away, it is to keep others from coming.
+    fn stays(&self, charged: bool) -> bool {
+        match self.office.config.order {
+            Order::None => !charged && self.letter.held_for() < self.office.config.hold,
+            _ => true,
+        }
+    }
+
+    async fn refuse_unreadable(&self, problem: NoMsgId) -> Left {
+        let group = self.office.consumer.group().to_owned();
+        warn!(group, %problem, "unreadable: to the dead letters");
+        metrics::counter!("outbox_consumed_total", "group" => group, "outcome" => "unreadable").increment(1);
+        let aside = Aside::Bury { reason: problem.to_string(), attempts: 0 };
+        if self.store(&aside).await { self.acknowledge().await } else { self.give_back().await }
+    }
+
+    async fn set_aside(&self, message: &Message, aside: Aside) -> Left {
+        if self.store(&aside).await { self.answer(message).await } else { self.give_back().await }
+    }
+
+    /// Tries until the broker has it; `false`: there is no time left, or no use.
+    async fn store(&self, aside: &Aside) -> bool {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        loop {
+            match self.try_to_store(aside).await {
+                Ok(()) => return true,
+                Err(trouble) => warn!(%trouble, "not stored, so not acknowledged; trying again"),
+            }
+            if self.letter.is_lost() || !self.office.stop.wait_until(Instant::now() + backoff.pause()).await {
+                return false;
+            }
+        }
+    }
+
+    async fn try_to_store(&self, aside: &Aside) -> Result<(), crate::trouble::Trouble> {
+        let Office { shelf, consumer, .. } = &*self.office;
+        match aside {
+            Aside::PutOff { delay, attempts } => shelf.put_off(&self.letter, *delay, *attempts).await,
+            Aside::Bury { reason, attempts } => {
+                let epitaph = Epitaph { group: consumer.group(), reason, attempts: *attempts };
+                shelf.bury(&self.letter, &epitaph).await
+            }
+        }
+    }
+
+    async fn answer(&self, message: &Message) -> Left {
+        self.office.ledger.forget(message.msg_id());
+        self.acknowledge().await
+    }
+
+    async fn acknowledge(&self) -> Left {
+        if self.letter.ack().await { Left::Answered } else { Left::Lost }
+    }
+
+    pub(super) async fn give_back(&self) -> Left {
+        if self.letter.give_back().await { Left::Returned } else { Left::Lost }
+    }
+
+    /// A slot for the handler; none when the consumer stops.
+    async fn slot(&self, turn: &mut Turn) -> Option<Slot> {
+        tokio::select! {
+            biased;
+            () = self.office.stop.asked() => None,
+            slot = turn => Some(slot),
+        }
+    }
+}

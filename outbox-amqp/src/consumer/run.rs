@@ -1,0 +1,168 @@
+use std::sync::Arc;
+
+use outbox_core::Message;
+use outbox_core::wire::NoMsgId;
+use tokio::task::{JoinError, JoinSet};
+use tracing::{info, warn};
+
+use super::config::Order;
+use super::errand::{Errand, Left, Office};
+use super::lanes::Lanes;
+use super::suspicion::{Judge, Suspicion};
+use crate::handle::SubscriberShutdown;
+use crate::letter::Letter;
+use crate::subscription::{Stay, Subscription};
+
+/// What waits for what. Every message has a lane, so that one that is delivered again, on a new connection,
+/// does not run beside itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Lane {
+    OfKey(String),
+    OfMessage(String),
+    /// A message without an id.
+    Own(u64),
+}
+
+/// The task of a consumer: takes deliveries, gives each to a task of its own, and starts over when the
+/// subscription ends.
+pub(super) struct Run {
+    office: Arc<Office>,
+    subscription: Subscription,
+    lanes: Lanes<Lane, Letter>,
+    errands: JoinSet<(Lane, Left)>,
+    judge: Judge,
+    nameless: u64,
+    report: SubscriberShutdown,
+}
+
+impl Run {
+    pub(super) fn new(office: Arc<Office>, subscription: Subscription) -> Self {
+        Self {
+            judge: Judge::new(office.config.max_returns),
+            office,
+            subscription,
+            lanes: Lanes::new(),
+            errands: JoinSet::new(),
+            nameless: 0,
+            report: SubscriberShutdown::default(),
+        }
+    }
+
+    /// Until it is told to stop; then at most until the deadline.
+    pub(super) async fn run(mut self) -> SubscriberShutdown {
+        let mut last = None;
+        while let Some(mut stay) = self.subscription.open(last, &self.office.stop).await {
+            self.serve(&mut stay).await;
+            if self.office.stop.is_asked() {
+                return self.wind_up(Some(stay)).await;
+            }
+            last = Some(stay.lasted());
+            // What waits here unstarted comes again on the next channel.
+            self.lanes.clear();
+        }
+        self.wind_up(None).await
+    }
+
+    /// Until the stay is over or the consumer is to stop.
+    async fn serve(&mut self, stay: &mut Stay) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.office.stop.asked() => return,
+                Some(ended) = self.errands.join_next() => self.ended(ended).await,
+                letter = stay.next() => match letter {
+                    Some(letter) => self.take(letter).await,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    async fn take(&mut self, letter: Letter) {
+        let message = letter.message();
+        let lane = self.lane(&message);
+        if let Some(letter) = self.lanes.enter(lane.clone(), letter) {
+            self.start(lane, letter, message).await;
+        }
+    }
+
+    fn lane(&mut self, message: &Result<Message, NoMsgId>) -> Lane {
+        let Ok(message) = message else {
+            self.nameless += 1;
+            return Lane::Own(self.nameless);
+        };
+        let key = match self.office.config.order {
+            Order::None => None,
+            Order::ByOrderingKey => message.ordering_key(),
+            Order::ByOrderingKeyOrBizId => {
+                let biz_id = Some(message.biz_id()).filter(|id| !id.is_empty());
+                message.ordering_key().or(biz_id)
+            }
+        };
+        match key {
+            Some(key) => Lane::OfKey(key.to_owned()),
+            None => Lane::OfMessage(message.msg_id().to_owned()),
+        }
+    }
+
+    async fn start(&mut self, lane: Lane, letter: Letter, message: Result<Message, NoMsgId>) {
+        let known = message.as_ref().is_ok_and(|m| self.office.ledger.get(m.msg_id()).is_some());
+        // A message that this process held when its connection ended has proven that it ends no process.
+        let suspicion = if known { Suspicion::None } else { self.judge.judge(letter.returns()) };
+        let turn = self.office.slots.line_up(suspicion != Suspicion::None).await;
+        let errand = Errand { office: self.office.clone(), letter, suspicion };
+        self.errands.spawn(async move { (lane, errand.run(message, turn).await) });
+    }
+
+    async fn ended(&mut self, ended: Result<(Lane, Left), JoinError>) {
+        let Ok((lane, left)) = ended else {
+            warn!("the task of a delivery ended before its time; the delivery waits for the end of its channel");
+            return;
+        };
+        self.count(left);
+        while let Some(letter) = self.lanes.leave(&lane) {
+            if letter.is_lost() {
+                continue;
+            }
+            let message = letter.message();
+            return self.start(lane, letter, message).await;
+        }
+    }
+
+    fn count(&mut self, left: Left) {
+        if self.office.stop.is_asked() {
+            match left {
+                Left::Answered => self.report.answered += 1,
+                Left::Returned => self.report.returned += 1,
+                Left::Lost => {}
+            }
+        }
+    }
+
+    /// Takes nothing new, gives back what has not begun, lets what runs end, and drops what does not end.
+    async fn wind_up(mut self, mut stay: Option<Stay>) -> SubscriberShutdown {
+        let stop = self.office.stop.clone();
+        self.report.ended = stop.bound(self.drain(stay.as_mut())).await.is_some();
+        self.report.dropped = self.errands.len();
+        self.errands.shutdown().await;
+        drop(stay);
+        self.subscription.close().await;
+        self.office.shelf.close().await;
+        info!(group = self.office.consumer.group(), report = ?self.report, "the consumer has stopped");
+        self.report
+    }
+
+    async fn drain(&mut self, stay: Option<&mut Stay>) {
+        for letter in self.lanes.clear() {
+            self.report.returned += usize::from(letter.give_back().await);
+        }
+        if let Some(stay) = stay {
+            self.report.returned += stay.give_back_the_rest().await;
+        }
+        while let Some(ended) = self.errands.join_next().await {
+            if let Ok((_, left)) = ended {
+                self.count(left);
+            }
+        }
+    }
+}

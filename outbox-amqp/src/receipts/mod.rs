@@ -1,0 +1,11 @@
+//! Receipts that travel through the broker, from consumers back to the producer.
+
+mod apply;
+mod config;
+mod format;
+mod listener;
+mod sink;
+
+pub use config::ReceiptListenerConfig;
+pub use listener::ReceiptListener;
+pub use sink::AmqpReceiptSink;

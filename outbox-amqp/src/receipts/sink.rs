@@ -1,0 +1,70 @@
+use std::fmt;
+
+use async_trait::async_trait;
+use outbox_core::consumer::ReceiptError;
+use outbox_core::{Message, Publisher, Receipt, ReceiptSink};
+
+use super::format;
+use crate::config::AmqpConfig;
+use crate::publisher::AmqpPublisher;
+use crate::route::Route;
+
+/// Sends receipts to a queue, from which the producer's [`ReceiptListener`](crate::ReceiptListener) takes them:
+/// persistent, `mandatory`, confirmed, and all of a call in flight at once.
+///
+/// Receipts are ordinary messages of the `biz_type` `outbox.receipt`, one for each, so that consumers in other
+/// languages can send them too. The body is JSON, and the contract is its version 1:
+///
+/// ```json
+/// {"version": 1, "msg_id": "019b…", "group": "points", "claim_no": 3, "verdict": "handled"}
+/// {"version": 1, "msg_id": "019b…", "group": "points", "claim_no": 3, "verdict": "rejected", "reason": "…"}
+/// ```
+///
+/// | field | |
+/// |---|---|
+/// | `version` | 1; further fields do not change it |
+/// | `msg_id` | of the message that was handled: its header `outbox-msg-id` |
+/// | `group` | the consumer group, as the producer's policy names it |
+/// | `claim_no` | the number in the message's header `outbox-claim-no`; it fences a rejection; 0 if missing |
+/// | `verdict` | `handled`: the group's effect has happened; `rejected`: it never will |
+/// | `reason` | of a rejection, for people; may be missing |
+///
+/// A receipt may be sent any number of times and in any order. Send it when the effect is durable, and
+/// acknowledge the message only when the broker has confirmed the receipt.
+pub struct AmqpReceiptSink {
+    publisher: AmqpPublisher,
+}
+
+impl AmqpReceiptSink {
+    /// Sends them to `queue`, whatever `amqp` says of routes. The queue must be there, or be in its topology:
+    /// a receipt that no queue takes is an error, and its message is not acknowledged.
+    #[must_use]
+    pub fn new(amqp: AmqpConfig, queue: impl Into<String>) -> Self {
+        Self::with_route(amqp, Route::to("").with_routing_key(queue))
+    }
+
+    /// Sends them to an exchange.
+    #[must_use]
+    pub fn with_route(amqp: AmqpConfig, route: Route) -> Self {
+        Self { publisher: AmqpPublisher::new(amqp.with_router(move |_| route.clone())) }
+    }
+}
+
+#[async_trait]
+impl ReceiptSink for AmqpReceiptSink {
+    async fn record(&self, receipts: &[Receipt]) -> Result<(), ReceiptError> {
+        let messages: Result<Vec<Message>, _> = receipts.iter().map(format::message).collect();
+        let messages = messages.map_err(|error| ReceiptError::new("not encodable").with_source(error))?;
+        let results = self.publisher.publish_batch(&messages).await;
+        let mut errors = results.into_iter().filter_map(Result::err);
+        let Some(first) = errors.next() else { return Ok(()) };
+        let (failed, all) = (1 + errors.count(), receipts.len());
+        Err(ReceiptError::new(format!("{failed} of {all} were not stored by RabbitMQ")).with_source(first))
+    }
+}
+
+impl fmt::Debug for AmqpReceiptSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpReceiptSink").field("publisher", &self.publisher).finish()
+    }
+}

@@ -1,0 +1,418 @@
+//! Consumers whose connection, queue, dedup store or process goes away.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use outbox_amqp::{AmqpConfig, AmqpConsumer, AmqpConsumerConfig, Order, Queue, QueueKind, Topology};
+use outbox_core::consumer::{Delivery, NoReceipts, ReceiptError, handler_fn};
+use outbox_core::memory::MemoryDedup;
+use outbox_core::{
+    Begin, Consumer, DedupError, DedupKey, DedupStore, DedupToken, Message, Receipt, ReceiptSink,
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::desk::{Desk, GROUP, consume, consume_at, end, fine, order, publish, quick, until};
+use crate::lab::{Lab, header, uri};
+use crate::proxy::{ACK, Proxy};
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_cut_while_a_handler_runs_brings_the_message_again_and_nothing_runs_beside_itself() {
+    let mut lab = Lab::new("cut-handler").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), AmqpConsumerConfig::default()).await;
+    publish(&lab, &[order("slow", json!({"waits": true})), fine("0")]).await;
+    until("both have begun", || desk.begun().len() == 2).await;
+    proxy.cut();
+    until("the loss is seen", || !handle.is_subscribed()).await;
+    handle.subscribed().await;
+    publish(&lab, &[fine("1")]).await;
+    until("the next is handled", || desk.handled().len() == 2).await;
+    assert_eq!(desk.begun_ids(), ["slow", "0", "1"], "the slow one waits for itself");
+    desk.gate.add_permits(9);
+    until("the slow one is handled", || desk.handled().len() == 3).await;
+    end(&lab, &queue, handle).await;
+    assert_eq!(desk.begun().len(), 3, "the redelivery was found to be done");
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_attempts_of_a_held_message_outlive_the_connection() {
+    let mut lab = Lab::new("held").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKeyOrBizId);
+    let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
+    publish(&lab, &[order("A", json!({"fails": 2, "delay": 700})), fine("A")]).await;
+    for _ in 0..2 {
+        let begun = desk.begun().len();
+        until("an attempt", || desk.begun().len() > begun).await;
+        proxy.cut();
+        until("the loss is seen", || !handle.is_subscribed()).await;
+        handle.subscribed().await;
+    }
+    until("both are handled", || desk.handled().len() == 2).await;
+    let attempts: Vec<u32> = desk.begun().into_iter().map(|(_, attempt)| attempt).collect();
+    assert_eq!(attempts, [1, 2, 3, 1]);
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_half_open_connection_is_given_up_and_the_next_host_is_used() {
+    let mut lab = Lab::new("half-open-consumer").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let amqp = AmqpConfig::new(proxy.uri()).unwrap().with_host(uri()).unwrap();
+    let amqp = amqp.with_heartbeat(Duration::from_secs(1)).with_connect_timeout(Duration::from_millis(500));
+    let handle = AmqpConsumer::new(amqp, &queue, desk.consumer()).spawn();
+    handle.subscribed().await;
+    proxy.stall();
+    publish(&lab, &[fine("0")]).await;
+    until("it comes by the other host", || desk.handled() == ["0"]).await;
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_deleted_queue_is_declared_and_read_again() {
+    let mut lab = Lab::new("deleted").await;
+    let queue = lab.queue("#").await;
+    let desk = Desk::new();
+    let mine = Queue::quorum(&queue).with_argument("x-expires", 600_000);
+    let topology = Topology::default().with_queue(mine).with_binding(&lab.exchange, "#", &queue);
+    lab.channel.queue_delete(queue.as_str().into(), Default::default()).await.unwrap();
+    let amqp = AmqpConfig::new(uri()).unwrap().with_topology(topology);
+    let handle = AmqpConsumer::new(amqp, &queue, desk.consumer()).spawn();
+    handle.subscribed().await;
+    lab.channel.queue_delete(queue.as_str().into(), Default::default()).await.unwrap();
+    until("the end is seen", || !handle.is_subscribed()).await;
+    handle.subscribed().await;
+    publish(&lab, &[fine("0")]).await;
+    until("it is handled", || desk.handled() == ["0"]).await;
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_consumer_that_declares_nothing_waits_for_its_queues_and_acknowledges_nothing_without_them() {
+    let mut lab = Lab::new("undeclared").await;
+    let queue = lab.queue_with("#", "classic", &[]).await;
+    let desk = Desk::new();
+    let amqp = AmqpConfig::new(uri()).unwrap();
+    let config = AmqpConsumerConfig::default().without_declaring();
+    let handle = AmqpConsumer::new(amqp, &queue, desk.consumer()).with_config(config).spawn();
+    publish(&lab, &[order("A", json!({"fails": 1})), fine("B")]).await;
+    assert!(timeout(Duration::from_millis(600), handle.subscribed()).await.is_err(), "without dead letters");
+    let declare = async |name: String, queue: Queue| {
+        let topology = Topology::default().with_queue(queue);
+        let publisher = outbox_amqp::AmqpPublisher::new(AmqpConfig::new(uri()).unwrap().with_topology(topology));
+        outbox_core::Publisher::ready(&publisher).await.unwrap();
+        name
+    };
+    let dead = format!("{queue}.dead");
+    declare(dead.clone(), Queue::classic(&dead)).await;
+    handle.subscribed().await;
+    until("the other is handled", || desk.handled() == ["B"]).await;
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(desk.begun().len(), 2, "it waits for its retry queue, unacknowledged");
+    let retry = format!("{queue}.retry.1000");
+    let waiting = Queue::classic(&retry).with_dead_letter_exchange("").with_dead_letter_routing_key(&queue);
+    declare(retry, waiting).await;
+    until("it is handled", || desk.handled() == ["B", "A"]).await;
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_classic_queues_retry_and_bury_too() {
+    let mut lab = Lab::new("classic").await;
+    let queue = lab.queue_with("#", "classic", &[]).await;
+    publish(&lab, &[order("A", json!({"fails": 1})), order("B", json!({"rejects": true}))]).await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_queue_kind(QueueKind::Classic);
+    let handle = consume(&queue, desk.consumer(), config).await;
+    until("it is handled", || desk.handled() == ["A"]).await;
+    end(&lab, &queue, handle).await;
+    assert_eq!(lab.drain(&format!("{queue}.dead"), 1).await, ["B"]);
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_shutdown_returns_what_has_not_begun_and_drops_what_does_not_end() {
+    let mut lab = Lab::new("shutdown").await;
+    let queue = lab.queue("#").await;
+    let mut messages = vec![order("ends", json!({"takes": 600})), order("hangs", json!({"waits": true}))];
+    messages.extend((0..8).map(|i| fine(&i.to_string())));
+    publish(&lab, &messages).await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_concurrency(2).with_prefetch(6);
+    let handle = consume(&queue, desk.consumer(), config).await;
+    until("two run", || desk.begun().len() == 2).await;
+    let other = Desk::new();
+    let (report, ()) = tokio::join!(handle.shutdown(Duration::from_secs(2)), async {
+        let handle = consume(&queue, other.consumer(), AmqpConsumerConfig::default()).await;
+        until("the others go on elsewhere", || other.handled().len() == 8).await;
+        assert!(desk.handled().is_empty(), "and at once");
+        handle.shutdown(Duration::from_secs(2)).await;
+    });
+    assert_eq!((report.answered, report.returned, report.dropped), (1, 4, 1), "{report:?}");
+    assert!(!report.is_clean());
+    assert_eq!(desk.handled(), ["ends"]);
+    assert_eq!(lab.drain(&queue, 1).await, ["hangs"]);
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_shutdown_without_a_broker_ends_within_its_bound() {
+    let mut lab = Lab::new("shutdown-away").await;
+    let queue = lab.queue("#").await;
+    let mut proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), AmqpConsumerConfig::default()).await;
+    publish(&lab, &[order("slow", json!({"waits": true}))]).await;
+    until("it runs", || desk.begun().len() == 1).await;
+    proxy.refuse().await;
+    until("the loss is seen", || !handle.is_subscribed()).await;
+    let began = Instant::now();
+    let report = handle.shutdown(Duration::from_millis(500)).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(report.dropped, 1);
+    lab.end().await;
+}
+
+/// A dedup store that can be away.
+#[derive(Clone, Default)]
+struct Moody {
+    memory: MemoryDedup,
+    away: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Moody {
+    fn check(&self) -> Result<(), DedupError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(DedupError::new("told to be away")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl DedupStore for Moody {
+    async fn begin(&self, key: &DedupKey, lease: Duration) -> Result<Begin, DedupError> {
+        self.check()?;
+        self.memory.begin(key, lease).await
+    }
+    async fn renew(&self, key: &DedupKey, token: DedupToken, lease: Duration) -> Result<bool, DedupError> {
+        self.check()?;
+        self.memory.renew(key, token, lease).await
+    }
+    async fn finish(&self, key: &DedupKey, token: DedupToken) -> Result<bool, DedupError> {
+        self.check()?;
+        self.memory.finish(key, token).await
+    }
+    async fn abandon(&self, key: &DedupKey, token: DedupToken) -> Result<bool, DedupError> {
+        self.check()?;
+        self.memory.abandon(key, token).await
+    }
+    async fn is_done(&self, key: &DedupKey) -> Result<bool, DedupError> {
+        self.memory.is_done(key).await
+    }
+    fn retention(&self) -> Duration {
+        self.memory.retention()
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_dedup_store_away_pauses_consumption_without_a_hot_loop() {
+    let mut lab = Lab::new("dedup-away").await;
+    let queue = lab.queue("#").await;
+    let messages: Vec<Message> = (0..30).map(|i| fine(&i.to_string())).collect();
+    let (desk, dedup) = (Desk::new(), Moody::default());
+    dedup.away.store(true, Ordering::SeqCst);
+    let config = AmqpConsumerConfig::default().with_prefetch(10).with_hold(Duration::from_millis(1_500));
+    let handle = consume(&queue, desk.consumer_with(dedup.clone(), NoReceipts), config).await;
+    publish(&lab, &messages).await;
+    sleep(Duration::from_secs(4)).await;
+    let calls = dedup.calls.load(Ordering::SeqCst);
+    assert!((10..600).contains(&calls), "{calls} calls in four seconds");
+    assert!(desk.begun().is_empty());
+    dedup.away.store(false, Ordering::SeqCst);
+    until("all are handled", || desk.handled().len() == 30).await;
+    assert!(desk.begun().iter().all(|(_, attempt)| *attempt == 1), "nothing was charged");
+    end(&lab, &queue, handle).await;
+    assert!(lab.get(&format!("{queue}.dead")).await.is_none());
+    lab.end().await;
+}
+
+/// A sink of receipts that panics, as code of others may, or is away.
+struct Broken {
+    panics: bool,
+    healed: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl ReceiptSink for Broken {
+    async fn record(&self, _: &[Receipt]) -> Result<(), ReceiptError> {
+        if self.healed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        assert!(!self.panics, "told to panic");
+        Err(ReceiptError::new("told to be away"))
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_receipts_that_cannot_be_sent_keep_the_delivery_unacknowledged() {
+    for panics in [false, true] {
+        let mut lab = Lab::new("receipts-away").await;
+        let queue = lab.queue("#").await;
+        publish(&lab, &[fine("0")]).await;
+        let (desk, healed) = (Desk::new(), Arc::new(AtomicBool::new(false)));
+        let consumer = desk.consumer_with(MemoryDedup::new(), Broken { panics, healed: healed.clone() });
+        let handle = consume(&queue, consumer, AmqpConsumerConfig::default()).await;
+        until("it is handled", || desk.handled() == ["0"]).await;
+        sleep(Duration::from_millis(500)).await;
+        let report = handle.shutdown(Duration::from_secs(2)).await;
+        assert_eq!((report.returned, report.answered), (1, 0), "{report:?}");
+        assert_eq!(lab.drain(&queue, 1).await, ["0"]);
+        lab.end().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_crash_after_the_retry_is_stored_doubles_the_message_and_does_not_lose_it() {
+    let mut lab = Lab::new("crash-retry").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let (desk, dedup) = (Desk::new(), MemoryDedup::new());
+    let consumer = || desk.consumer_with(dedup.clone(), NoReceipts);
+    let handle = consume_at(&proxy.uri(), &queue, consumer(), AmqpConsumerConfig::default()).await;
+    proxy.swallow(Some(ACK));
+    publish(&lab, &[order("0", json!({"fails": 1, "delay": 1_500}))]).await;
+    until("the retry is stored", || proxy.swallow_count() > 0).await;
+    handle.abort();
+    proxy.cut();
+    assert_eq!(lab.drain(&queue, 1).await, ["0"], "the original came back");
+    let handle = consume(&queue, consumer(), AmqpConsumerConfig::default()).await;
+    until("the retry is handled", || desk.handled() == ["0"]).await;
+    assert_eq!(desk.begun(), [("0".to_owned(), 1), ("0".to_owned(), 2)]);
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+/// A "process" is a consumer; the handler of the killer has it ended.
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_message_that_kills_every_process_is_given_up_and_its_neighbours_are_handled() {
+    let mut lab = Lab::new("killer").await;
+    let queue = lab.queue("#").await;
+    let messages: Vec<Message> = (0..6)
+        .map(|i| if i == 2 { order("killer", json!({"waits": true})) } else { fine(&i.to_string()) })
+        .collect();
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_max_returns(4).with_concurrency(2);
+    publish(&lab, &messages).await;
+    for process in 1.. {
+        assert!(process < 10, "for ever");
+        let runs = desk.begun_ids().iter().filter(|id| *id == "killer").count();
+        let consumer = desk.consumer_with(MemoryDedup::new(), NoReceipts);
+        let handle = consume(&queue, consumer, config.clone()).await;
+        let killed = || desk.begun_ids().iter().filter(|id| *id == "killer").count() > runs;
+        until("a crash or the end", || killed() || desk.handled().len() >= 5).await;
+        if !killed() {
+            sleep(Duration::from_millis(200)).await;
+        }
+        if killed() {
+            handle.abort();
+            continue;
+        }
+        end(&lab, &queue, handle).await;
+        break;
+    }
+    let handled: BTreeSet<String> = desk.handled().into_iter().collect();
+    assert_eq!(handled.len(), 5, "{handled:?}");
+    let letter = lab.get(&format!("{queue}.dead")).await.unwrap();
+    assert_eq!(header(&letter.properties, "outbox-biz-id"), "killer");
+    assert!(header(&letter.properties, "outbox-dead-reason").contains("came back 4 times without an answer"));
+    assert!(lab.get(&format!("{queue}.dead")).await.is_none(), "nobody else");
+    lab.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_crashes_at_any_moment_lose_nothing() {
+    let mut lab = Lab::new("crashes").await;
+    let queue = lab.queue("#").await;
+    let messages: Vec<Message> = (0..120)
+        .map(|i| match i % 4 {
+            0 => order(&format!("retry{i}"), json!({"fails": 1, "delay": 50})),
+            1 => order(&format!("dead{i}"), json!({"rejects": true})),
+            _ => order(&format!("fine{i}"), json!({"takes": i % 7})),
+        })
+        .collect();
+    publish(&lab, &messages).await;
+    let (desk, dedup) = (Desk::new(), MemoryDedup::new());
+    let config = AmqpConsumerConfig::default().with_max_returns(1_000);
+    for round in 0..15 {
+        let handle = consume(&queue, desk.consumer_with(dedup.clone(), NoReceipts), config.clone()).await;
+        sleep(Duration::from_millis(5 + round * 7 % 40)).await;
+        handle.abort();
+    }
+    let handle = consume(&queue, desk.consumer_with(dedup.clone(), NoReceipts), config).await;
+    let handled = || desk.handled().into_iter().collect::<BTreeSet<String>>().len();
+    until("all are handled", || handled() == 90).await;
+    let dead: BTreeSet<String> = lab.drain(&format!("{queue}.dead"), 30).await.into_iter().collect();
+    assert_eq!(dead.len(), 30, "{dead:?}");
+    assert!(dead.iter().all(|id| id.starts_with("dead")), "{dead:?}");
+    handle.shutdown(Duration::from_secs(5)).await;
+    lab.end().await;
+}
+
+/// The handler's own type, over a message of a stranger who sends nothing but a body and an id.
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_message_of_a_stranger_is_handled_and_keeps_its_event_type_over_retries() {
+    let mut lab = Lab::new("stranger").await;
+    let queue = lab.queue("#").await;
+    let (seen, mut got) = tokio::sync::mpsc::unbounded_channel();
+    let handler = handler_fn(move |delivery: Delivery<Value>| {
+        let seen = seen.clone();
+        async move {
+            seen.send((delivery.biz_type().to_owned(), delivery.attempt()))?;
+            if delivery.attempt() == 1 {
+                return Err(outbox_core::HandlerError::retry("once more"));
+            }
+            Ok(())
+        }
+    });
+    let consumer = Consumer::new(GROUP, handler, NoReceipts).with_config(quick());
+    let handle = consume(&queue, consumer, AmqpConsumerConfig::default()).await;
+    let properties = lapin::BasicProperties::default().with_message_id("m-1".into());
+    let exchange = lab.exchange.as_str().into();
+    lab.channel.basic_publish(exchange, "a.b".into(), Default::default(), b"{}", properties).await.unwrap();
+    assert_eq!(got.recv().await.unwrap(), ("a.b".to_owned(), 1));
+    assert_eq!(got.recv().await.unwrap(), ("a.b".to_owned(), 2));
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
