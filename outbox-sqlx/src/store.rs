@@ -7,7 +7,7 @@ use outbox_core::{
     Claim, ClaimRequest, Claimed, Clock, Enqueue, Filter, Limits, Message, OutboxStore, Policies, Receipt,
     ReceiptReport, Requeued, Row, RowId, Settled, Settlement, Stats, StoreError,
 };
-use sqlx::{Pool, Transaction};
+use sqlx::{Pool, SqlSafeStr, Transaction};
 
 use crate::dialect::Dialect;
 use crate::error::{retrying, store_error};
@@ -104,12 +104,23 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     }
 
     pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
+        begin(&self.pool, DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
     }
 
     pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_READ).await.map_err(store_error::<DB>)
+        begin(&self.pool, DB::BEGIN_READ).await.map_err(store_error::<DB>)
     }
+}
+
+/// In a task of its own, which goes on when the call is dropped: sqlx would give the connection back to the pool
+/// with the transaction open, and what the application wrote on it next would never be committed.
+async fn begin<DB: Dialect>(
+    pool: &Pool<DB>,
+    statement: &'static str,
+) -> Result<Transaction<'static, DB>, sqlx::Error> {
+    let connection = pool.acquire().await?;
+    let begun = tokio::spawn(Transaction::begin(connection, Some(statement.into_sql_str())));
+    begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
 /// Ends a transaction of the store's own.

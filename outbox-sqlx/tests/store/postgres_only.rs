@@ -30,6 +30,7 @@ on_postgres!(
     two_indexes_of_the_same_name_in_two_schemas,
     a_column_altered_under_a_running_store_stops_nothing,
     a_row_too_large_to_be_read_fails_and_stops_nobody,
+    dropped_calls_leave_no_transaction_open,
 );
 
 fn options() -> PgConnectOptions {
@@ -380,4 +381,16 @@ async fn a_row_too_large_to_be_read_fails_and_stops_nobody(env: Env<Postgres>) {
     assert_eq!(ids(&store.claim(&request(9)).await.unwrap()), ["m0"]);
     let failed = env.text("SELECT status || last_error FROM {t} WHERE msg_id = 'huge'").await.unwrap();
     assert!(failed.starts_with('9') && failed.contains("54000"), "{failed}");
+}
+
+/// What the application then wrote outside of a transaction would be in the open one, and be lost with it.
+async fn dropped_calls_leave_no_transaction_open(env: Env<Postgres>) {
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options()).await.unwrap();
+    let store = PgStore::new(pool.clone()).with_table(&env.table).unwrap();
+    store.migrate().await.unwrap();
+    for micros in (0..3_000).step_by(10) {
+        let _ = tokio::time::timeout(Duration::from_micros(micros), store.claim(&request(1))).await;
+        let refused = sqlx::raw_sql("SAVEPOINT s").execute(&mut *pool.acquire().await.unwrap()).await;
+        assert!(refused.is_err(), "a claim dropped after {micros} µs left its transaction open");
+    }
 }
