@@ -18,6 +18,8 @@ use crate::state::Status;
 ///   [`StoreErrorKind::NotInTransaction`].
 /// - Every message is [validated](Message::validate) before anything is written.
 /// - A `msg_id` that is there already is [`StoreErrorKind::Duplicate`], and nothing of the batch is written.
+///
+/// After dropping a returned future, roll the transaction back: it is not known what has been written.
 #[async_trait]
 pub trait Enqueue: Send + Sync + 'static {
     /// The application's transaction.

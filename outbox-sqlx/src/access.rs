@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outbox_core::{Clock, StoreError};
-use sqlx::{Pool, Transaction};
+use sqlx::{Pool, SqlSafeStr, Transaction};
 
 use crate::dialect::Dialect;
 use crate::error::store_error;
@@ -34,11 +34,11 @@ impl<DB: Dialect> Access<DB> {
     }
 
     pub(crate) async fn begin_write(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
+        begin(&self.pool, DB::BEGIN_WRITE).await.map_err(store_error::<DB>)
     }
 
     pub(crate) async fn begin_read(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.pool.begin_with(DB::BEGIN_READ).await.map_err(store_error::<DB>)
+        begin(&self.pool, DB::BEGIN_READ).await.map_err(store_error::<DB>)
     }
 
     /// Once in a while asks the server for its time, where the server's clock counts.
@@ -75,6 +75,17 @@ impl<DB: Dialect> Clone for Access<DB> {
     fn clone(&self) -> Self {
         Self { pool: self.pool.clone(), time: Arc::clone(&self.time) }
     }
+}
+
+/// In a task of its own, which goes on when the call is dropped: sqlx would give the connection back to the pool
+/// with the transaction open, and what the application wrote on it next would never be committed.
+async fn begin<DB: Dialect>(
+    pool: &Pool<DB>,
+    statement: &'static str,
+) -> Result<Transaction<'static, DB>, sqlx::Error> {
+    let connection = pool.acquire().await?;
+    let begun = tokio::spawn(Transaction::begin(connection, Some(statement.into_sql_str())));
+    begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
 /// Ends a transaction of this crate's own.

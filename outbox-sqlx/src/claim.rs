@@ -7,8 +7,9 @@ use sqlx::Connection;
 
 use crate::access::commit;
 use crate::error::store_error;
-use crate::refusal::{Refused, blames_a_row};
+use crate::refusal::{Refused, blames_a_row, explain, is_unreadable, left_out};
 use crate::row::{Cells, STORED, Stored, stored};
+use crate::settle::UNCLAIM;
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 
@@ -35,25 +36,27 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
         let token = ClaimToken::random();
         if !due.is_empty() {
-            self.take(&due, token, request.lease).execute(&mut tx).await?;
+            self.take_all(&mut tx, &due, token, request.lease).await?;
         }
         commit(tx).await?;
         Ok(due.into_iter().map(|row| claimed(row, token)).collect())
     }
 
     /// A row that cannot be updated must not keep the others waiting: it stays at the head of the queue, and
-    /// the claim reads on past it.
+    /// the claim reads on past it. One that cannot even be read is failed.
     async fn claim_one_by_one(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let more = ClaimRequest { limit: request.limit.saturating_add(PASSED_OVER), ..*request };
         let mut tx = self.db.begin_write().await?;
-        let rows = self.due(&more).fetch(&mut tx).await?;
-        let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
+        let rows = self.due_columns("id", &more).fetch(&mut tx).await?;
+        let ids = rows.iter().map(|row| Cells::<DB>::of(row).id());
         let (token, mut taken, mut refused) = (ClaimToken::random(), Vec::new(), Refused::default());
-        for row in due {
+        for id in ids {
             let mut savepoint = tx.begin().await.map_err(store_error::<DB>)?;
-            let done = self.take(slice::from_ref(&row), token, request.lease).execute(&mut savepoint).await;
-            if refused.end(savepoint, row.id.0, done).await?.is_some() {
-                taken.push(claimed(row, token));
+            let done = self.take_one(&mut savepoint, id, token, request.lease).await;
+            let unreadable = done.as_ref().err().filter(|error| is_unreadable(error)).map(explain);
+            taken.extend(refused.end(savepoint, id.0, done).await?);
+            if let Some(error) = unreadable {
+                self.fail_unread(id, &error).execute(&mut tx).await?;
             }
             if taken.len() == request.limit {
                 break;
@@ -64,12 +67,49 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         Ok(taken)
     }
 
+    async fn take_one(
+        &self,
+        conn: &mut DB::Connection,
+        id: RowId,
+        token: ClaimToken,
+        lease: Duration,
+    ) -> Result<Claimed, StoreError> {
+        let sql = self.sql().text(format!("SELECT {STORED} FROM {} WHERE id", self.names.outbox));
+        let rows = sql.among(&[id]).fetch(conn).await?;
+        let row = rows.first().map(|row| stored(&mut Cells::<DB>::of(row))).ok_or_else(left_out)?;
+        self.take_all(conn, slice::from_ref(&row), token, lease).await?;
+        Ok(claimed(row, token))
+    }
+
+    /// A trigger, rule or policy of the user's may leave rows out of an UPDATE without an error. They are not
+    /// claimed then, and would be published again and again.
+    async fn take_all(
+        &self,
+        conn: &mut DB::Connection,
+        due: &[Stored],
+        token: ClaimToken,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        let taken = self.take(due, token, lease).execute(conn).await?;
+        if taken < due.len() { Err(left_out()) } else { Ok(()) }
+    }
+
+    fn fail_unread(&self, id: RowId, error: &str) -> Sql<DB> {
+        let sql = self.sql().text(format!("UPDATE {} SET {UNCLAIM}, status = 9", self.names.outbox));
+        let sql = sql.text(", last_error = ");
+        sql.bind(format!("the database cannot read the row: {error}")).text(" WHERE id").among(&[id])
+    }
+
     /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
     /// so that the subquery runs twice, and the order is that of the SELECT.
     pub(crate) fn due(&self, request: &ClaimRequest) -> Sql<DB> {
+        self.due_columns(STORED, request)
+    }
+
+    fn due_columns(&self, columns: &str, request: &ClaimRequest) -> Sql<DB> {
         let sql = self
             .sql()
-            .text(format!("SELECT {STORED} FROM {} WHERE status = 0 AND next_retry_time <= ", self.by_due()))
+            .text(format!("SELECT {columns} FROM {} WHERE status = 0 AND next_retry_time <= ", self.by_due()))
             .now()
             .text(" AND (lease_until IS NULL OR lease_until <= ")
             .now()

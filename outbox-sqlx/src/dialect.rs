@@ -76,6 +76,10 @@ pub trait Dialect:
     }
     /// Whether a constraint, a trigger or a value of a row made the database refuse.
     fn blames_a_row(error: &dyn DatabaseError) -> bool;
+    /// Whether a prepared statement no longer fits a table that has been altered.
+    fn is_stale_plan(_error: &dyn DatabaseError) -> bool {
+        false
+    }
     /// The `msg_id` that a unique violation is about, where the database tells it.
     fn duplicate_id(error: &dyn DatabaseError) -> Option<String>;
 

@@ -1,12 +1,15 @@
 use std::error::Error;
 use std::fmt;
 
-use outbox_core::StoreError;
+use outbox_core::{StoreError, StoreErrorKind};
 use sqlx::Transaction;
 use sqlx::error::DatabaseError;
 
 use crate::dialect::Dialect;
 use crate::error::store_error;
+
+/// The SQLSTATE of a value past the database's own limits.
+const PROGRAM_LIMIT_EXCEEDED: &str = "54000";
 
 /// What the database answered instead of doing it: the source of a [`StoreError`]. The driver's own error is not
 /// kept, because it prints what the database quotes, such as `Failing row contains (…)`, payload and all.
@@ -52,8 +55,28 @@ impl Error for Refusal {}
 
 /// Whether a constraint, a trigger or a value of one row is the cause, so that other rows may fare better.
 pub(crate) fn blames_a_row(error: &StoreError) -> bool {
-    let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
-    refusal.is_some_and(|refusal| refusal.blames_a_row)
+    refusal(error).is_some_and(|refusal| refusal.blames_a_row)
+}
+
+fn refusal(error: &StoreError) -> Option<&Refusal> {
+    error.source().and_then(|source| source.downcast_ref::<Refusal>())
+}
+
+/// Whether a row has grown past what the database can give out, as a JSON column of very large numbers can.
+pub(crate) fn is_unreadable(error: &StoreError) -> bool {
+    refusal(error).and_then(Refusal::code).is_some_and(|code| code == PROGRAM_LIMIT_EXCEEDED)
+}
+
+/// What the database said, without what it means.
+pub(crate) fn explain(error: &StoreError) -> String {
+    refusal(error).map(ToString::to_string).unwrap_or_default()
+}
+
+/// An UPDATE wrote fewer rows than it was given.
+pub(crate) fn left_out() -> StoreError {
+    let message = "an update left the row out: a trigger, rule or policy skips it".to_owned();
+    let refusal = Refusal { code: None, constraint: None, message, blames_a_row: true };
+    StoreError::new(StoreErrorKind::Other, "the database did not do it").with_source(refusal)
 }
 
 /// The rows of one call that the database refused to update.
@@ -96,7 +119,7 @@ impl Refused {
                 rows = self.rows,
                 first = row,
                 cause,
-                "the database refuses to update rows: they stay as they are"
+                "the database refuses to read or update rows: what cannot be updated stays as it is"
             );
         }
     }

@@ -17,7 +17,7 @@ use crate::store::{SqlDatabase, SqlStore};
 use crate::time::micros;
 
 /// Ends a claim, in an UPDATE.
-const UNCLAIM: &str = "claim_token = NULL, lease_until = NULL, unsettled_claims = 0";
+pub(crate) const UNCLAIM: &str = "claim_token = NULL, lease_until = NULL, unsettled_claims = 0";
 
 /// What every row of one UPDATE has in common.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

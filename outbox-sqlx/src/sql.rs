@@ -2,6 +2,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use outbox_core::{ClaimToken, RowId, StoreError, Timestamp};
+use sqlx::Connection;
 use sqlx::query_builder::QueryBuilder;
 use uuid::Uuid;
 
@@ -106,7 +107,22 @@ impl<DB: Dialect> Sql<DB> {
     }
 
     pub(crate) async fn fetch(self, conn: &mut DB::Connection) -> Result<Vec<DB::Row>, StoreError> {
-        DB::fetch(conn, self.into_builder()).await.map_err(store_error::<DB>)
+        match DB::fetch(conn, self.into_builder()).await {
+            Ok(rows) => Ok(rows),
+            Err(error) => {
+                forget_stale_plans::<DB>(conn, &error).await;
+                Err(store_error::<DB>(error))
+            }
+        }
+    }
+}
+
+/// A prepared statement keeps the columns of its result: when one of them has been altered, it fails as long as
+/// its connection lives.
+async fn forget_stale_plans<DB: Dialect>(conn: &mut DB::Connection, error: &sqlx::Error) {
+    if error.as_database_error().is_some_and(DB::is_stale_plan) {
+        // If this fails, the connection has ended, and its statements with it.
+        let _ = conn.clear_cached_statements().await;
     }
 }
 

@@ -98,6 +98,7 @@ impl Dialect for Postgres {
     fn error_kind(error: &dyn DatabaseError) -> StoreErrorKind {
         let code = error.code().unwrap_or_default();
         match &*code {
+            _ if Self::is_stale_plan(error) => StoreErrorKind::Conflict,
             // serialization_failure, deadlock_detected, lock_not_available
             "40001" | "40P01" | "55P03" => StoreErrorKind::Conflict,
             // undefined_table, undefined_column, invalid_schema_name, and ON CONFLICT without its index
@@ -123,10 +124,16 @@ impl Dialect for Postgres {
         )
     }
 
-    /// Data exceptions, integrity constraints, views with a check, and what triggers raise.
+    /// Data exceptions, integrity constraints, views with a check, values past a limit, and what triggers raise.
     fn blames_a_row(error: &dyn DatabaseError) -> bool {
         let code = error.code().unwrap_or_default();
-        ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class))
+        ["22", "23", "44", "54", "P0"].iter().any(|class| code.starts_with(class))
+    }
+
+    /// "cached plan must not change result type", in whatever language the server says it.
+    fn is_stale_plan(error: &dyn DatabaseError) -> bool {
+        let error = error.try_downcast_ref::<PgDatabaseError>();
+        error.is_some_and(|error| error.code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
     }
 
     /// From a detail such as `Key (msg_id)=(abc) already exists.`

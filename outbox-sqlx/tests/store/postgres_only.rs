@@ -27,6 +27,9 @@ on_postgres!(
     a_deadlock_is_retried_inside,
     a_killed_connection_is_reported_as_unavailable,
     two_indexes_of_the_same_name_in_two_schemas,
+    a_column_altered_under_a_running_store_stops_nothing,
+    a_row_too_large_to_be_read_fails_and_stops_nobody,
+    dropped_calls_leave_no_transaction_open,
 );
 
 pub(crate) fn options() -> PgConnectOptions {
@@ -344,4 +347,43 @@ async fn adopt_shanghai(pool: PgPool) {
     let insert = "INSERT INTO biz_outbox (msg_id, biz_type, biz_id, payload) VALUES ('old', 'a', 'b', '1')";
     old.execute(insert).await.unwrap();
     assert_eq!(ids(&store.claim(&request(9)).await.unwrap()), ["old"]);
+}
+
+/// As a later version's migration does while this version runs.
+async fn a_column_altered_under_a_running_store_stops_nothing(env: Env<Postgres>) {
+    let store = env.migrated().await;
+    env.commit(&store, &messages(3)).await;
+    assert_eq!(ids(&store.claim(&request(1)).await.unwrap()), ["m0"]);
+    for (next, width) in [("m1", 300), ("m2", 400)] {
+        env.exec(&format!("ALTER TABLE {{t}} ALTER COLUMN biz_id TYPE varchar({width})")).await.unwrap();
+        assert_eq!(ids(&store.claim(&request(1)).await.unwrap()), [next]);
+    }
+}
+
+/// A number takes few bytes in JSONB and many in the text that is sent; this one's text is longer than PostgreSQL can
+/// make any.
+async fn a_row_too_large_to_be_read_fails_and_stops_nobody(env: Env<Postgres>) {
+    let store = env.migrated().await;
+    env.exec(
+        "INSERT INTO {t} (msg_id, biz_type, biz_id, next_retry_time, payload)
+         SELECT 'huge', 't', '1', '2026-01-01', ('[' || string_agg('1e131000', ',') || ']')::jsonb FROM generate_series(1, 9000)",
+    )
+    .await
+    .unwrap();
+    env.commit(&store, &messages(1)).await;
+    assert_eq!(ids(&store.claim(&request(9)).await.unwrap()), ["m0"]);
+    let failed = env.text("SELECT status || last_error FROM {t} WHERE msg_id = 'huge'").await.unwrap();
+    assert!(failed.starts_with('9') && failed.contains("54000"), "{failed}");
+}
+
+/// What the application then wrote outside of a transaction would be in the open one, and be lost with it.
+async fn dropped_calls_leave_no_transaction_open(env: Env<Postgres>) {
+    let pool = PgPoolOptions::new().max_connections(1).connect_with(options()).await.unwrap();
+    let store = PgStore::new(pool.clone()).with_table(&env.table).unwrap();
+    store.migrate().await.unwrap();
+    for micros in (0..3_000).step_by(10) {
+        let _ = tokio::time::timeout(Duration::from_micros(micros), store.claim(&request(1))).await;
+        let refused = sqlx::raw_sql("SAVEPOINT s").execute(&mut *pool.acquire().await.unwrap()).await;
+        assert!(refused.is_err(), "a claim dropped after {micros} µs left its transaction open");
+    }
 }

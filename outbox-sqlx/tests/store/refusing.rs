@@ -19,6 +19,7 @@ on_every_database!(
     receipts_go_on_past_a_row_that_cannot_be_updated,
     a_receipt_that_cannot_be_kept_is_an_error_after_the_others,
     a_refused_update_of_every_row_is_no_endless_error,
+    rows_that_an_update_leaves_out_are_not_claimed,
     no_error_shows_what_is_in_a_row,
 );
 
@@ -126,6 +127,26 @@ async fn a_refused_update_of_every_row_is_no_endless_error<DB: TestDb>(env: Env<
     let store = env.migrated().await;
     env.commit(&store, &messages(3)).await;
     refuse(&env, "msg_id LIKE 'm%'").await;
+    assert!(store.claim(&request(9)).await.unwrap().is_empty());
+}
+
+/// From now on updates pass over the rows for which `condition` holds, without an error.
+async fn leave_out<DB: TestDb>(env: &Env<DB>, condition: &str) {
+    let sql = match DB::NAME {
+        "SQLite" => format!(
+            "CREATE TRIGGER {{t}}_skip BEFORE UPDATE ON {{t}} WHEN OLD.{condition} BEGIN SELECT RAISE(IGNORE); END;"
+        ),
+        _ => format!("CREATE RULE skip AS ON UPDATE TO {{t}} WHERE OLD.{condition} DO INSTEAD NOTHING"),
+    };
+    env.exec(&sql).await.unwrap();
+}
+
+async fn rows_that_an_update_leaves_out_are_not_claimed<DB: TestDb>(env: Env<DB>) {
+    let store = env.migrated().await;
+    env.commit(&store, &messages(3)).await;
+    leave_out(&env, "msg_id = 'm0'").await;
+    assert_eq!(ids(&store.claim(&request(1)).await.unwrap()), ["m1"]);
+    assert_eq!(ids(&store.claim(&request(9)).await.unwrap()), ["m2"]);
     assert!(store.claim(&request(9)).await.unwrap().is_empty());
 }
 
