@@ -29,6 +29,7 @@ mod dialect;
 mod driver;
 mod enqueue;
 mod error;
+mod hearing;
 mod inbox;
 mod inspect;
 mod keys;

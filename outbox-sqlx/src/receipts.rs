@@ -1,31 +1,22 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use outbox_core::state::{Event, Next, RowState, Stale, apply};
-use outbox_core::{Receipt, ReceiptReport, RowId, Status, StoreError, Timestamp, Verdict};
-use serde_json::{Value, json};
+use outbox_core::state::RowState;
+use outbox_core::{Receipt, ReceiptReport, StoreError, Timestamp};
+use serde_json::Value;
 use sqlx::Connection;
 
 use crate::access::commit;
 use crate::dialect::{Dialect, Member};
 use crate::error::store_error;
+use crate::hearing::{HANDLED, Locked, REJECTED, Record, change, hear, kept};
 use crate::refusal::{Refused, blames_a_row};
 use crate::row::{Cells, groups, status};
-use crate::sql::{Sql, storable_text};
+use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 
 /// Widths of the columns; a receipt past them belongs to no message and no group.
 const MAX_MSG_ID: usize = 64;
 const MAX_GROUP: usize = 255;
-
-const HANDLED: &str = "handled";
-const REJECTED: &str = "rejected";
-
-/// A locked row, as it was found and as the receipts leave it.
-struct Locked {
-    id: RowId,
-    found: RowState,
-    state: RowState,
-}
 
 /// Whether the outbox's rows are written, or only what was said of them.
 #[derive(Clone, Copy)]
@@ -33,9 +24,6 @@ enum Rows {
     Written,
     Left,
 }
-
-/// What a group says of a message, to be kept.
-type Record<'a> = BTreeMap<(&'a str, &'a str), &'a Receipt>;
 
 impl<DB: SqlDatabase> SqlStore<DB> {
     /// Locks the rows, lets the state machine decide, writes what has changed. Everything that touches the
@@ -219,71 +207,4 @@ fn read_row<DB: Dialect>(row: &DB::Row) -> (String, Locked) {
     found.claim_no = cells.number();
     found.required_groups = cells.text().as_deref().map(groups);
     (msg_id, Locked { id, state: found.clone(), found })
-}
-
-/// Applies `receipts` to `rows` one after another; returns those that are to be kept.
-fn hear<'a>(
-    receipts: &[&'a Receipt],
-    rows: &mut HashMap<String, Locked>,
-    now: Timestamp,
-    report: &mut ReceiptReport,
-) -> Record<'a> {
-    let mut record = Record::new();
-    for receipt in receipts {
-        match rows.get_mut(&receipt.msg_id).map(|row| hear_one(receipt, row, now)) {
-            None => report.unknown += 1,
-            Some(Err(Stale)) => {
-                report.stale += 1;
-                continue;
-            }
-            Some(Ok(completed)) => {
-                report.recorded += 1;
-                report.completed += usize::from(completed);
-            }
-        }
-        record_latest(&mut record, receipt);
-    }
-    record
-}
-
-/// Says whether the row is completed now and was not before.
-fn hear_one(receipt: &Receipt, row: &mut Locked, now: Timestamp) -> Result<bool, Stale> {
-    let event = match &receipt.verdict {
-        Verdict::Handled => Event::Receipt { group: receipt.group.clone() },
-        Verdict::Rejected { reason } => {
-            Event::Reject { claim_no: receipt.claim_no, reason: storable_text(reason) }
-        }
-    };
-    let was = row.state.status;
-    if let Next::Row(next) = apply(&row.state, &event, now)? {
-        row.state = next;
-    }
-    Ok(was != Status::Completed && row.state.status == Status::Completed)
-}
-
-fn record_latest<'a>(record: &mut Record<'a>, receipt: &'a Receipt) {
-    let latest = record.entry((&receipt.msg_id, &receipt.group)).or_insert(receipt);
-    if latest.verdict != Verdict::Handled {
-        *latest = receipt;
-    }
-}
-
-fn kept(receipt: &Receipt) -> Value {
-    let (verdict, reason) = match &receipt.verdict {
-        Verdict::Handled => (HANDLED, None),
-        Verdict::Rejected { reason } => (REJECTED, Some(storable_text(reason))),
-    };
-    let claim_no = i64::try_from(receipt.claim_no).unwrap_or(i64::MAX);
-    json!({
-        "msg_id": receipt.msg_id, "consumer_group": receipt.group,
-        "claim_no": claim_no, "verdict": verdict, "reason": reason
-    })
-}
-
-fn change(Locked { id, found, state }: &Locked) -> Option<Value> {
-    let changed = state.status != found.status || state.received() != found.received();
-    changed.then(|| {
-        let (status, received, error) = (state.status.code(), state.received(), &state.last_error);
-        json!({ "id": id.0, "status": status, "received": received, "error": error })
-    })
 }
