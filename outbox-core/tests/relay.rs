@@ -231,8 +231,12 @@ async fn a_message_that_always_finds_the_broker_unavailable_stops_no_others() {
     assert!(world.until(|w| w.delivered() == 101).await < MINUTE);
 }
 
-/// A store that cannot write one row's outcome.
-struct Stubborn(MemoryStore);
+/// A store that cannot write one row's outcome, and this is what it says.
+struct Stubborn(MemoryStore, fn() -> StoreError);
+
+fn a_trigger_says_no() -> StoreError {
+    StoreError::new(StoreErrorKind::Other, "a trigger says no")
+}
 
 #[async_trait]
 impl OutboxStore for Stubborn {
@@ -247,7 +251,7 @@ impl OutboxStore for Stubborn {
     }
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         if settlements.iter().any(|settlement| settlement.claim.id.0 == 3) {
-            return Err(StoreError::new(StoreErrorKind::Other, "a trigger says no"));
+            return Err((self.1)());
         }
         self.0.settle(settlements).await
     }
@@ -267,9 +271,18 @@ impl OutboxStore for Stubborn {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_cannot_be_settled_holds_no_others_up() {
+    one_row_cannot_be_settled(a_trigger_says_no).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_store_is_the_failure_of_its_call_only() {
+    one_row_cannot_be_settled(|| panic!("cannot bear this row")).await;
+}
+
+async fn one_row_cannot_be_settled(refusal: fn() -> StoreError) {
     let world = World::new();
     world.commit(&["a"; 50]).await;
-    let relay = Relay::new(Stubborn(world.store.clone()), world.broker.clone()).spawn();
+    let relay = Relay::new(Stubborn(world.store.clone(), refusal), world.broker.clone()).spawn();
     world.until(|w| w.count(Status::Completed) == 49).await;
     world.commit(&["a"; 50]).await;
     assert!(world.until(|w| w.count(Status::Completed) == 99).await < 3 * MINUTE);
@@ -509,6 +522,24 @@ async fn a_message_that_kills_relays_is_parked_and_takes_nobody_with_it() {
     let snapshot = world.store.snapshot();
     let (msg_id, parked) = snapshot.iter().find(|(_, row)| row.status == Status::Failed).unwrap();
     assert!(msg_id.starts_with("deadly") && parked.last_error.as_deref().unwrap().contains("10 times"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_setting_is_too_long() {
+    let mut world = World::new();
+    world.config = RelayConfig::default()
+        .with_sweep(Duration::MAX, Duration::MAX)
+        .with_backoff(Duration::MAX, Duration::MAX)
+        .with_lease(Duration::MAX)
+        .with_publish_timeout(Duration::MAX)
+        .with_store_timeout(Duration::MAX)
+        .with_window(usize::MAX);
+    let relay = world.relay();
+    sleep(MINUTE).await;
+    world.commit(&["a"; 3]).await;
+    relay.wake();
+    world.until(|w| w.count(Status::Completed) == 3).await;
+    assert!(relay.shutdown(Duration::MAX).await.is_clean());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,16 @@
 use std::time::Duration;
 
-/// Settings of a [`Relay`](crate::Relay). The defaults are measured ones.
+use tokio::sync::Semaphore;
+
+/// As good as never, and still a time that clocks can add.
+pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+fn within_bounds(duration: Duration) -> Duration {
+    duration.clamp(Duration::from_millis(1), LONGEST)
+}
+
+/// Settings of a [`Relay`](crate::Relay). The defaults are measured ones. Durations are at least 1 ms and at most a
+/// year.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayConfig {
     pub(crate) batch: usize,
@@ -55,15 +65,15 @@ impl RelayConfig {
     /// Batches being published at the same time; 2 by default. At least 1. Two more may wait, claimed.
     #[must_use]
     pub fn with_window(mut self, batches: usize) -> Self {
-        self.window = batches.max(1);
+        self.window = batches.clamp(1, Semaphore::MAX_PERMITS);
         self
     }
 
     /// How long a claim lasts without renewal; 60 s by default. After a crash its rows wait for this long, so
-    /// it also bounds the delay that a crash causes. At least 1 ms.
+    /// it also bounds the delay that a crash causes.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(1));
+        self.lease = within_bounds(lease);
         self
     }
 
@@ -71,8 +81,8 @@ impl RelayConfig {
     /// [`Waker`](super::Waker) cuts it short; where every writer has one, `max` may be the article's 30 s.
     #[must_use]
     pub fn with_sweep(mut self, min: Duration, max: Duration) -> Self {
-        self.sweep_min = min.max(Duration::from_millis(1));
-        self.sweep_max = max.max(self.sweep_min);
+        self.sweep_min = within_bounds(min);
+        self.sweep_max = within_bounds(max).max(self.sweep_min);
         self
     }
 
@@ -80,14 +90,14 @@ impl RelayConfig {
     /// bring an end to their calls themselves: this is for those that do not.
     #[must_use]
     pub fn with_publish_timeout(mut self, timeout: Duration) -> Self {
-        self.publish_timeout = timeout;
+        self.publish_timeout = within_bounds(timeout);
         self
     }
 
     /// When a call to the store that does not come back counts as failed; 30 s by default.
     #[must_use]
     pub fn with_store_timeout(mut self, timeout: Duration) -> Self {
-        self.store_timeout = timeout;
+        self.store_timeout = within_bounds(timeout);
         self
     }
 
@@ -95,8 +105,8 @@ impl RelayConfig {
     /// to 10 s by default.
     #[must_use]
     pub fn with_backoff(mut self, min: Duration, max: Duration) -> Self {
-        self.backoff_min = min.max(Duration::from_millis(1));
-        self.backoff_max = max.max(self.backoff_min);
+        self.backoff_min = within_bounds(min);
+        self.backoff_max = within_bounds(max).max(self.backoff_min);
         self
     }
 

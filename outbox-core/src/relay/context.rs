@@ -1,7 +1,9 @@
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -29,8 +31,9 @@ impl Context {
         what: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let result = match timeout(self.config.store_timeout, call).await {
-            Ok(result) => result,
+        let result = match timeout(self.config.store_timeout, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(StoreError::new(StoreErrorKind::Other, "the store panicked")),
             Err(_) => Err(no_answer(self.config.store_timeout)),
         };
         let changed = self.pulse.store_available(result.is_ok());

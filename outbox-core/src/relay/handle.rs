@@ -5,6 +5,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
+use super::config::LONGEST;
 use super::context::Context;
 use super::health::RelayHealth;
 use super::phase::Phase;
@@ -67,7 +68,7 @@ impl RelayHandle {
     ///
     /// Dropping the future leaves the relay winding up by itself.
     pub async fn shutdown(mut self, within: Duration) -> ShutdownReport {
-        let now = Instant::now();
+        let (now, within) = (Instant::now(), within.min(LONGEST));
         let end = now + within;
         self.phase.send_replace(Phase::Draining { give_back_at: now + within * 4 / 5 });
         let mut ended = true;

@@ -25,11 +25,11 @@ pub(crate) struct Publishing {
 }
 
 impl Publishing {
-    /// Runs until the last batch has come and gone.
+    /// Runs until the last batch has come and gone, or until nobody settles any more.
     pub(crate) async fn run(self, mut batches: mpsc::Receiver<Batch>) {
         let mut in_flight = FuturesUnordered::new();
         let mut open = true;
-        while open || !in_flight.is_empty() {
+        while (open || !in_flight.is_empty()) && !self.published.is_closed() {
             tokio::select! {
                 batch = batches.recv(), if open && in_flight.len() < self.context.config.window => match batch {
                     Some(batch) => in_flight.push(self.pass_on(batch)),

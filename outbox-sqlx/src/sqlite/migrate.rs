@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use outbox_core::StoreError;
+use outbox_core::{StoreError, StoreErrorKind};
 use sqlx::{Sqlite, SqliteConnection};
 
 use super::schema::{COLUMNS, INDEXES, Kind, NOW, create_index, create_keys, create_outbox, create_receipts};
@@ -18,6 +18,7 @@ pub(super) async fn migrate(conn: &mut SqliteConnection, names: &Names) -> Resul
     if found.is_empty() {
         script(conn, create_outbox(names, "")).await?;
     } else if !COLUMNS.iter().all(|(name, _)| found.contains(*name)) {
+        refuse_references(conn, names).await?;
         script(conn, rebuild(names, &found)).await?;
     }
     script(conn, create_receipts(names)).await?;
@@ -46,6 +47,25 @@ async fn columns(conn: &mut SqliteConnection, names: &Names) -> Result<HashSet<S
         .text(")");
     let rows = sql.fetch(conn).await?;
     Ok(rows.iter().filter_map(|row| Cells::<Sqlite>::of(row).text()).collect())
+}
+
+/// Dropping the old table would delete the rows that refer to it with ON DELETE CASCADE. Foreign keys cannot be
+/// switched off inside a transaction.
+async fn refuse_references(conn: &mut SqliteConnection, names: &Names) -> Result<(), StoreError> {
+    let schema = names.table.schema.as_deref().unwrap_or("main");
+    let sql = Sql::<Sqlite>::at(Now::Server)
+        .text(format!("SELECT m.name FROM \"{schema}\".sqlite_master AS m, pragma_foreign_keys AS p"))
+        .text(format!(", pragma_foreign_key_list(m.name, '{schema}') AS f"))
+        .text(" WHERE m.type = 'table' AND p.foreign_keys = 1 AND lower(f.\"table\") = lower(")
+        .bind(names.table.base.clone())
+        .text(")");
+    let rows = sql.fetch(conn).await?;
+    let Some(table) = rows.first().and_then(|row| Cells::<Sqlite>::of(row).text()) else { return Ok(()) };
+    let message = format!(
+        "the outbox table is not adopted: {table:?} refers to it by a foreign key, and its rows could be deleted; \
+         run migrate() once on a pool whose connections have foreign_keys off"
+    );
+    Err(StoreError::new(StoreErrorKind::Other, message))
 }
 
 /// SQLite can add columns but not constraints, nor drop a NOT NULL: the rows move to a new table.

@@ -1,7 +1,12 @@
 use chrono::TimeDelta;
 use outbox_core::{OutboxStore, Status, StoreErrorKind};
+use outbox_sqlx::SqliteStore;
+use sqlx::Sqlite;
+use sqlx::sqlite::SqlitePoolOptions;
 
-use crate::harness::{Env, TestDb, confirmed, ids, message, messages, request, row, settle};
+use crate::harness::{
+    Env, TestDb, confirmed, ids, message, messages, request, row, run, settle, sqlite_file, sqlite_options,
+};
 use crate::on_every_database;
 
 on_every_database!(
@@ -125,4 +130,29 @@ async fn a_keyword_or_capitals_can_be_the_name<DB: TestDb>(env: Env<DB>) {
         assert_eq!(store.claim(&request(9)).await.unwrap().len(), 1);
     }
     assert!(env.store().with_table("a\"b").is_err());
+}
+
+#[tokio::test]
+async fn sqlite_does_not_adopt_a_table_that_others_refer_to() {
+    run::<Sqlite, _>(referred_to).await;
+}
+
+async fn referred_to(env: Env<Sqlite>) {
+    env.exec(&Sqlite::article_table(&env.table)).await.unwrap();
+    env.exec("INSERT INTO {t} (msg_id, biz_type, biz_id, payload) VALUES ('m', 'a', 'b', '{}')")
+        .await
+        .unwrap();
+    env.exec("CREATE TABLE note (of INTEGER REFERENCES {t} (id) ON DELETE CASCADE)").await.unwrap();
+    env.exec("INSERT INTO note SELECT id FROM {t}").await.unwrap();
+    let error = env.store().migrate().await.unwrap_err();
+    assert!(error.to_string().contains("\"note\"") && error.to_string().contains("foreign_keys"), "{error}");
+
+    let lax = sqlite_options(&sqlite_file(&env.table)).foreign_keys(false);
+    let pool = SqlitePoolOptions::new().connect_with(lax).await.unwrap();
+    SqliteStore::new(pool.clone()).with_table(&env.table).unwrap().migrate().await.unwrap();
+    pool.close().await;
+    let joined = env.texts("SELECT msg_id FROM note JOIN {t} ON id = of").await;
+    assert_eq!(joined, [Some("m".to_owned())]);
+    assert!(env.exec("INSERT INTO note VALUES (77)").await.is_err(), "still a foreign key of the new table");
+    env.store().migrate().await.unwrap();
 }
