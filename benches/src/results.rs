@@ -44,7 +44,8 @@ fn ratios(measurement: &Measurement, all: &[Measurement]) -> Vec<Ratio> {
     let others = measurement.variant.compared_with().iter();
     others
         .filter_map(|to| {
-            let other = all.iter().find(|m| m.variant.name() == *to && m.queue == measurement.queue)?;
+            let comparable = |m: &&Measurement| m.queue.is_none() || m.queue == measurement.queue;
+            let other = all.iter().filter(comparable).find(|m| m.variant.name() == *to)?;
             let rounds = measurement.samples.iter().zip(&other.samples);
             Some(Ratio { to, times: Spread::of(rounds.map(|(one, two)| one.rate() / two.rate()))? })
         })

@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::stopwatch::Sample;
 use crate::variants::{
     article::Article, claim_settle::ClaimSettle, enqueue::Enqueue, hand_written::HandWritten, insert::Insert,
-    publish::Publish, relay::FrameworkRelay,
+    publish::Publish, relay::FrameworkRelay, store::Store,
 };
 
 /// Something that is measured.
@@ -45,12 +45,13 @@ pub(crate) fn all(relays: &[RelayConfig]) -> Vec<Box<dyn Variant>> {
     variants
 }
 
-fn others() -> [Box<dyn Variant>; 8] {
+fn others() -> [Box<dyn Variant>; 9] {
     [
         Box::new(HandWritten),
         Box::new(Publish),
         Box::new(Article),
         Box::new(ClaimSettle),
+        Box::new(Store),
         Box::new(Enqueue { rows: 1 }),
         Box::new(Insert { rows: 1 }),
         Box::new(Enqueue { rows: 100 }),

@@ -6,5 +6,6 @@ pub(crate) mod insert;
 pub(crate) mod leases;
 pub(crate) mod publish;
 pub(crate) mod relay;
+pub(crate) mod store;
 pub(crate) mod tally;
 pub(crate) mod wire;

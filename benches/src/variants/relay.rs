@@ -16,7 +16,7 @@ pub(crate) struct FrameworkRelay {
 }
 
 /// What rows are when no consumer group has to acknowledge them.
-const COMPLETED: i16 = 2;
+pub(super) const COMPLETED: i16 = 2;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Variant for FrameworkRelay {
     }
 
     fn compared_with(&self) -> &'static [&'static str] {
-        &["article", "hand-written"]
+        &["article", "hand-written", "publish", "claim-settle"]
     }
 
     async fn measure(&self, case: &Case<'_>) -> Result<Sample> {
