@@ -55,6 +55,7 @@ mod consumer;
 mod dial;
 mod ending;
 mod error;
+mod fit;
 mod flight;
 mod handle;
 mod judge;

@@ -261,3 +261,28 @@ async fn rabbitmq_short_delay_does_not_wait_behind_a_longer_one_of_its_queue() {
     end(&lab, &queue, handle).await;
     lab.end().await;
 }
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_headers_that_just_fit_do_not_keep_a_message_from_the_dead_letters() {
+    let mut lab = Lab::new("headers").await;
+    let queue = lab.queue("#").await;
+    let mut row = stored("order.created");
+    row.payload = outbox_core::Payload::json(&json!({"rejects": true})).unwrap();
+    row.headers.insert("tenant".into(), "acme".into());
+    row.headers.insert("long".into(), "x".repeat(129_000));
+    publish(&lab, &[Message::from_stored(row)]).await;
+    let desk = Desk::new();
+    let handle = consume(&queue, desk.consumer(), AmqpConsumerConfig::default()).await;
+    let dead = format!("{queue}.dead");
+    let letter = loop {
+        if let Some(letter) = lab.get(&dead).await {
+            break letter;
+        }
+    };
+    assert_eq!(header(&letter.properties, "tenant"), "acme");
+    assert_eq!(header(&letter.properties, "outbox-dead-reason"), "no such product");
+    assert!(!letter.properties.headers().as_ref().unwrap().contains_key("long"));
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
