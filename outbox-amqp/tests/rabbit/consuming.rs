@@ -243,7 +243,7 @@ async fn rabbitmq_poison_delays_nobody_else() {
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
-async fn rabbitmq_short_delay_does_not_wait_behind_a_longer_one_of_its_queue() {
+async fn rabbitmq_delays_are_kept_and_a_short_one_does_not_wait_behind_a_long_one() {
     let mut lab = Lab::new("delays").await;
     let queue = lab.queue("#").await;
     let messages = [
@@ -257,7 +257,8 @@ async fn rabbitmq_short_delay_does_not_wait_behind_a_longer_one_of_its_queue() {
     until("the short one", || !desk.handled().is_empty()).await;
     assert!(began.elapsed() < Duration::from_millis(2_400), "{:?}", began.elapsed());
     until("the long one", || desk.handled() == ["short", "long"]).await;
-    assert!(began.elapsed() >= Duration::from_millis(2_500), "{:?}", began.elapsed());
+    let took = began.elapsed();
+    assert!((2_500..3_950).contains(&took.as_millis()), "{took:?}: not before its delay, and not when its queue says");
     end(&lab, &queue, handle).await;
     lab.end().await;
 }
