@@ -77,12 +77,17 @@ impl Desk {
     }
 
     pub(crate) fn consumer_with(&self, dedup: impl DedupStore, receipts: impl ReceiptSink) -> Consumer {
+        self.forgetful(receipts).with_dedup(dedup)
+    }
+
+    /// A consumer without a dedup store.
+    pub(crate) fn forgetful(&self, receipts: impl ReceiptSink) -> Consumer {
         let desk = self.clone();
         let handler = handler_fn(move |delivery: Delivery<Value>| {
             let desk = desk.clone();
             async move { desk.handle(delivery).await }
         });
-        Consumer::new(GROUP, handler, receipts).with_dedup(dedup).with_config(quick())
+        Consumer::new(GROUP, handler, receipts).with_config(quick())
     }
 
     async fn handle(&self, delivery: Delivery<Value>) -> Result<(), HandlerError> {
