@@ -67,7 +67,9 @@ impl Errand {
     async fn handle(&self, message: Message, mut turn: Turn) -> Left {
         let known = self.office.ledger.get(message.msg_id());
         let mut attempts = self.letter.attempts().max(known.map_or(0, |held| held.attempts));
-        if let Some(Held { due, .. }) = known && !self.office.stop.wait_until(due).await {
+        if let Some(Held { due, .. }) = known
+            && !self.office.stop.wait_until(due).await
+        {
             return self.give_back().await;
         }
         loop {

@@ -116,7 +116,9 @@ impl Run {
 
     async fn ended(&mut self, ended: Result<(Lane, Left), JoinError>) {
         let Ok((lane, left)) = ended else {
-            warn!("the task of a delivery ended before its time; the delivery waits for the end of its channel");
+            warn!(
+                "the task of a delivery ended before its time; the delivery waits for the end of its channel"
+            );
             return;
         };
         self.count(left);

@@ -134,10 +134,8 @@ impl Drop for Running<'_> {
 
 /// Three attempts, and little patience.
 pub(crate) fn quick() -> ConsumerConfig {
-    let retry = RetryPolicy::default()
-        .with_steps([Duration::from_millis(300)])
-        .with_jitter(0.0)
-        .with_max_attempts(3);
+    let retry =
+        RetryPolicy::default().with_steps([Duration::from_millis(300)]).with_jitter(0.0).with_max_attempts(3);
     ConsumerConfig::default()
         .with_retry(retry)
         .with_lease(Duration::from_secs(2))
@@ -146,11 +144,7 @@ pub(crate) fn quick() -> ConsumerConfig {
 }
 
 /// Starts a consumer of `queue`, and waits until it is subscribed.
-pub(crate) async fn consume(
-    queue: &str,
-    consumer: Consumer,
-    config: AmqpConsumerConfig,
-) -> SubscriberHandle {
+pub(crate) async fn consume(queue: &str, consumer: Consumer, config: AmqpConsumerConfig) -> SubscriberHandle {
     consume_at(&uri(), queue, consumer, config).await
 }
 

@@ -111,7 +111,8 @@ async fn rabbitmq_deleted_queue_is_declared_and_read_again() {
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
-async fn rabbitmq_consumer_that_declares_nothing_waits_for_its_queues_and_acknowledges_nothing_without_them() {
+async fn rabbitmq_consumer_that_declares_nothing_waits_for_its_queues_and_acknowledges_nothing_without_them()
+{
     let mut lab = Lab::new("undeclared").await;
     let queue = lab.queue_with("#", "classic", &[]).await;
     let desk = Desk::new();
@@ -122,7 +123,8 @@ async fn rabbitmq_consumer_that_declares_nothing_waits_for_its_queues_and_acknow
     assert!(timeout(Duration::from_millis(600), handle.subscribed()).await.is_err(), "without dead letters");
     let declare = async |name: String, queue: Queue| {
         let topology = Topology::default().with_queue(queue);
-        let publisher = outbox_amqp::AmqpPublisher::new(AmqpConfig::new(uri()).unwrap().with_topology(topology));
+        let publisher =
+            outbox_amqp::AmqpPublisher::new(AmqpConfig::new(uri()).unwrap().with_topology(topology));
         outbox_core::Publisher::ready(&publisher).await.unwrap();
         name
     };
