@@ -186,6 +186,56 @@ async fn rabbitmq_shutdown_returns_what_has_not_begun_and_drops_what_does_not_en
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_shutdown_in_order_lets_nobody_begin_before_what_runs_has_ended() {
+    let mut lab = Lab::new("shutdown-order").await;
+    let queue = lab.queue("#").await;
+    let waits = |biz_id: &str| order(biz_id, json!({"waits": true}));
+    publish(&lab, &[waits("A"), order("B", json!({"fails": 1, "delay": 60_000})), fine("A"), fine("B")])
+        .await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKeyOrBizId);
+    let handle = consume(&queue, desk.consumer(), config.clone()).await;
+    until("both keys are at work", || desk.begun().len() == 2).await;
+    let other = Desk::new();
+    let (report, next) = tokio::join!(handle.shutdown(Duration::from_secs(20)), async {
+        let next = consume(&queue, other.consumer(), config).await;
+        sleep(Duration::from_millis(500)).await;
+        assert!(other.begun().is_empty(), "{:?}", other.begun());
+        desk.gate.add_permits(1);
+        next
+    });
+    assert_eq!((report.answered, report.returned, report.is_clean()), (1, 3, true), "{report:?}");
+    until("the other A is handled, and B begins anew", || other.begun().len() == 2).await;
+    assert_eq!((other.handled(), desk.handled()), (vec!["A".to_owned()], vec!["A".to_owned()]));
+    next.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(lab.drain(&queue, 2).await, ["B", "B"]);
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_order_is_kept_by_what_a_shutdown_returns() {
+    let mut lab = Lab::new("returned-order").await;
+    let queue = lab.queue("#").await;
+    let keyed = |i: usize| {
+        let act = if i == 0 { json!({"fails": 1, "delay": 60_000}) } else { json!({}) };
+        order(&i.to_string(), act).with_ordering_key("k").unwrap()
+    };
+    publish(&lab, &(0..8).map(keyed).collect::<Vec<_>>()).await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKey).with_prefetch(5);
+    let handle = consume(&queue, desk.consumer(), config).await;
+    until("the first has failed", || desk.begun().len() == 1).await;
+    sleep(Duration::from_millis(200)).await;
+    let report = handle.shutdown(Duration::from_secs(5)).await;
+    assert!(report.is_clean(), "{report:?}");
+    let expected: Vec<String> = (0..8).map(|i| i.to_string()).collect();
+    assert_eq!(lab.drain(&queue, 8).await, expected);
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_shutdown_without_a_broker_ends_within_its_bound() {
     let mut lab = Lab::new("shutdown-away").await;
     let queue = lab.queue("#").await;
@@ -340,29 +390,33 @@ async fn rabbitmq_message_that_kills_every_process_is_given_up_and_its_neighbour
     let desk = Desk::new();
     let config = AmqpConsumerConfig::default().with_max_returns(4).with_concurrency(2);
     publish(&lab, &messages).await;
-    for process in 1.. {
-        assert!(process < 10, "for ever");
-        let runs = desk.begun_ids().iter().filter(|id| *id == "killer").count();
+    let dead = format!("{queue}.dead");
+    let runs = || desk.begun_ids().iter().filter(|id| *id == "killer").count();
+    let mut processes = 0;
+    let letter = loop {
+        processes += 1;
+        assert!(processes < 10, "for ever");
+        let before = runs();
         let consumer = desk.consumer_with(MemoryDedup::new(), NoReceipts);
         let handle = consume(&queue, consumer, config.clone()).await;
-        let killed = || desk.begun_ids().iter().filter(|id| *id == "killer").count() > runs;
-        until("a crash or the end", || killed() || desk.handled().len() >= 5).await;
-        if !killed() {
-            sleep(Duration::from_millis(200)).await;
-        }
-        if killed() {
+        let letter = loop {
+            match lab.get(&dead).await {
+                None if runs() == before => sleep(Duration::from_millis(10)).await,
+                letter => break letter,
+            }
+        };
+        let Some(letter) = letter else {
             handle.abort();
             continue;
-        }
+        };
+        until("the others are handled", || desk.handled().into_iter().collect::<BTreeSet<_>>().len() == 5)
+            .await;
         end(&lab, &queue, handle).await;
-        break;
-    }
-    let handled: BTreeSet<String> = desk.handled().into_iter().collect();
-    assert_eq!(handled.len(), 5, "{handled:?}");
-    let letter = lab.get(&format!("{queue}.dead")).await.unwrap();
+        break letter;
+    };
     assert_eq!(header(&letter.properties, "outbox-biz-id"), "killer");
     assert!(header(&letter.properties, "outbox-dead-reason").contains("came back 4 times without an answer"));
-    assert!(lab.get(&format!("{queue}.dead")).await.is_none(), "nobody else");
+    assert!(lab.get(&dead).await.is_none(), "nobody else");
     lab.end().await;
 }
 
