@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use crate::lab::{Lab, uri};
+use crate::lab::{Lab, header, uri};
 
 pub(crate) const GROUP: &str = "points";
 
@@ -170,5 +170,6 @@ pub(crate) async fn publish(lab: &Lab, messages: &[Message]) {
 pub(crate) async fn end(lab: &Lab, queue: &str, handle: SubscriberHandle) {
     let report = handle.shutdown(Duration::from_secs(5)).await;
     assert!(report.is_clean(), "{report:?}");
-    assert!(lab.get(queue).await.is_none(), "something is left in the queue");
+    let left = lab.get(queue).await.map(|left| header(&left.properties, "outbox-biz-id"));
+    assert_eq!(left, None, "left in the queue; {report:?}");
 }

@@ -55,10 +55,9 @@ async fn rabbitmq_attempts_of_a_held_message_outlive_the_connection() {
     let desk = Desk::new();
     let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKeyOrBizId);
     let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
-    publish(&lab, &[order("A", json!({"fails": 2, "delay": 700})), fine("A")]).await;
-    for _ in 0..2 {
-        let begun = desk.begun().len();
-        until("an attempt", || desk.begun().len() > begun).await;
+    publish(&lab, &[order("A", json!({"fails": 2, "delay": 1_500})), fine("A")]).await;
+    for attempt in 1..=2 {
+        until("an attempt", || desk.begun().len() >= attempt).await;
         proxy.cut();
         until("the loss is seen", || !handle.is_subscribed()).await;
         handle.subscribed().await;
@@ -66,7 +65,8 @@ async fn rabbitmq_attempts_of_a_held_message_outlive_the_connection() {
     until("both are handled", || desk.handled().len() == 2).await;
     let attempts: Vec<u32> = desk.begun().into_iter().map(|(_, attempt)| attempt).collect();
     assert_eq!(attempts, [1, 2, 3, 1]);
-    end(&lab, &queue, handle).await;
+    // On a slow machine the second cut can take an acknowledgement with it, and then something is left.
+    assert!(handle.shutdown(Duration::from_secs(5)).await.is_clean());
     lab.end().await;
 }
 
