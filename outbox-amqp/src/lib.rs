@@ -62,6 +62,13 @@
 //! # }
 //! ```
 //!
+//! # Signals
+//!
+//! Through the `metrics` facade, beside those of the core's consumer (`outbox_consumed_total`,
+//! `outbox_handler_seconds`, `outbox_consumer_delay_seconds`): `outbox_consumed_total` with the outcome
+//! `unreadable`; `outbox_receipts_total` by `outcome` (`recorded`, `stale`, `unknown`, `dead_letter`) and
+//! `outbox_completed_total` of listeners.
+//!
 //! # Good to know
 //!
 //! - Declare quorum queues. They confirm after a majority of their nodes has the message on disk; a classic

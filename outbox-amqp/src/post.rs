@@ -49,7 +49,9 @@ impl Post<'_> {
             },
             () = link.stays_blocked() => return Err(Trouble::blocked().and_sent().into()),
         };
-        link.give_back(channel);
+        if !matches!(confirmation, Confirmation::NotRequested) {
+            link.give_back(channel);
+        }
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(_)) => Err(NotStored::Unroutable),
