@@ -4,8 +4,8 @@ use bytes::Bytes;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel};
-use outbox_core::wire::{self, NoMsgId, Parts};
 use outbox_core::Message;
+use outbox_core::wire::{self, NoMsgId, Parts};
 use tokio::time::Instant;
 
 use crate::stamp;

@@ -1,4 +1,9 @@
-//! Publishes outbox messages to RabbitMQ: persistent, `mandatory`, confirmed, a whole batch in flight at once.
+//! RabbitMQ for the outbox: [`AmqpPublisher`] for the relay, [`AmqpConsumer`] for consumer groups, and for their
+//! receipts [`AmqpReceiptSink`] and [`ReceiptListener`].
+//!
+//! # Publishing
+//!
+//! Persistent, `mandatory`, confirmed, a whole batch in flight at once.
 //!
 //! ```no_run
 //! use outbox_amqp::{AmqpConfig, AmqpPublisher, Exchange, Topology};
@@ -18,7 +23,7 @@
 //! `content_type` and `timestamp`; its headers, and those of [`outbox_core::wire`], are strings in AMQP's
 //! headers. The routing key is the `biz_type` unless a [`Route`] says otherwise.
 //!
-//! # What becomes of a message
+//! ## What becomes of a message
 //!
 //! | what happens | the message's error | the connection |
 //! |---|---|---|
@@ -35,6 +40,34 @@
 //!
 //! When RabbitMQ closes a channel because of one message, nothing is known about those around it. They are
 //! sent again within the same call, so they may arrive twice; they do not fail.
+//!
+//! # Consuming
+//!
+//! [`AmqpConsumer`] has the whole text. In short: a message is acknowledged when it is handled and its receipt is
+//! stored, or when it is stored in the queue of its retry or with the dead letters; until then it is RabbitMQ's.
+//!
+//! # Receipts
+//!
+//! ```no_run
+//! use outbox_amqp::{AmqpConfig, AmqpReceiptSink, ReceiptListener};
+//! # use outbox_core::OutboxStore;
+//!
+//! # fn example(store: impl OutboxStore) -> Result<(), outbox_amqp::InvalidAmqpConfig> {
+//! let amqp = AmqpConfig::new("amqp://guest:guest@localhost:5672/%2f")?;
+//! // Where the producer is: takes them from the queue and applies them to its table.
+//! let listening = ReceiptListener::new(amqp.clone(), "receipts", store).spawn();
+//! // Where a consumer is: the third argument of `Consumer::new`.
+//! let receipts = AmqpReceiptSink::new(amqp, "receipts");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Signals
+//!
+//! Through the `metrics` facade, beside those of the core's consumer (`outbox_consumed_total`,
+//! `outbox_handler_seconds`, `outbox_consumer_delay_seconds`): `outbox_consumed_total` with the outcome
+//! `unreadable`; `outbox_receipts_total` by `outcome` (`recorded`, `stale`, `unknown`, `dead_letter`) and
+//! `outbox_completed_total` of listeners.
 //!
 //! # Good to know
 //!
@@ -55,6 +88,7 @@ mod consumer;
 mod dial;
 mod ending;
 mod error;
+mod fit;
 mod flight;
 mod handle;
 mod judge;

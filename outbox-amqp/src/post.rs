@@ -3,6 +3,7 @@ use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::time::timeout;
 
+use crate::fit::fit;
 use crate::link::Link;
 use crate::session::Session;
 use crate::trouble::Trouble;
@@ -39,16 +40,18 @@ impl Post<'_> {
             return Err(Trouble::blocked().into());
         }
         let channel = link.ask(link.channel()).await.map_err(Trouble::from)?;
-        let queue = self.queue.to_owned();
+        let (queue, frame_max) = (self.queue.to_owned(), link.frame_max());
         let limit = session.config.confirm_timeout;
         let confirmation = tokio::select! {
-            sent = timeout(limit, self.send(&channel)) => match sent {
+            sent = timeout(limit, self.send(&channel, frame_max)) => match sent {
                 Ok(sent) => sent?,
                 Err(_) => return Err(silent(&link, limit).await.into()),
             },
             () = link.stays_blocked() => return Err(Trouble::blocked().and_sent().into()),
         };
-        link.give_back(channel);
+        if !matches!(confirmation, Confirmation::NotRequested) {
+            link.give_back(channel);
+        }
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(_)) => Err(NotStored::Unroutable),
@@ -57,10 +60,11 @@ impl Post<'_> {
         }
     }
 
-    async fn send(self, channel: &Channel) -> Result<Confirmation, Trouble> {
+    async fn send(self, channel: &Channel, frame_max: u32) -> Result<Confirmation, Trouble> {
         let queue = ShortString::try_new(self.queue).map_err(Trouble::too_long)?;
         let exchange = ShortString::default();
-        let sending = channel.basic_publish(exchange, queue, MANDATORY, self.body, self.properties);
+        let properties = fit(self.properties, frame_max as usize);
+        let sending = channel.basic_publish(exchange, queue, MANDATORY, self.body, properties);
         sending.await.map_err(Trouble::lost)?.await.map_err(Trouble::lost)
     }
 }

@@ -50,7 +50,12 @@ impl Shelf {
     }
 
     /// Stores `letter` so that it comes to its queue again after `delay`, with `attempts` charged to it.
-    pub(crate) async fn put_off(&self, letter: &Letter, delay: Duration, attempts: u32) -> Result<(), Trouble> {
+    pub(crate) async fn put_off(
+        &self,
+        letter: &Letter,
+        delay: Duration,
+        attempts: u32,
+    ) -> Result<(), Trouble> {
         let delay = delay.clamp(Duration::from_millis(1), LONGEST_DELAY);
         let properties = stamp::for_retry(letter, delay, attempts);
         self.store(&self.waiting_room(bucket(delay)), properties, letter.body()).await

@@ -1,5 +1,5 @@
-use std::{fmt, io};
 use std::time::Duration;
+use std::{fmt, io};
 
 use lapin::ErrorKind;
 use lapin::protocol::AMQPError;
@@ -41,7 +41,9 @@ impl Trouble {
     }
 
     pub(crate) fn declaring(error: DeclareError) -> Self {
-        let text = format!("the topology cannot be declared: {error}; nothing is published or consumed until it can");
+        let text = format!(
+            "the topology cannot be declared: {error}; nothing is published or consumed until it can"
+        );
         match error {
             DeclareError::Refused(source) => Self::unavailable(text).with_source(source),
             DeclareError::TooLong(_) => Self::unavailable(text),
@@ -62,7 +64,8 @@ impl Trouble {
     }
 
     pub(crate) fn unroutable(queue: &str) -> Self {
-        let text = format!("returned as unroutable: there is no queue {queue:?}; declare it, or let the consumer");
+        let text =
+            format!("returned as unroutable: there is no queue {queue:?}; declare it, or let the consumer");
         Self { make: PublishError::failed, text, source: None }
     }
 

@@ -67,8 +67,13 @@ impl Errand {
     async fn handle(&self, message: Message, mut turn: Turn) -> Left {
         let known = self.office.ledger.get(message.msg_id());
         let mut attempts = self.letter.attempts().max(known.map_or(0, |held| held.attempts));
-        if let Some(Held { due, .. }) = known && !self.office.stop.wait_until(due).await {
-            return self.give_back().await;
+        if let Some(Held { due, .. }) = known.filter(|held| held.due > Instant::now()) {
+            // A turn that has come would keep a slot from others.
+            drop(turn);
+            if !self.office.stop.wait_until(due).await {
+                return self.give_back().await;
+            }
+            turn = self.line_up().await;
         }
         loop {
             let Some(slot) = self.slot(&mut turn).await else { return self.give_back().await };
@@ -94,7 +99,7 @@ impl Errand {
             if !self.office.stop.wait_until(due).await {
                 return self.give_back().await;
             }
-            turn = self.office.slots.line_up(self.suspicion != Suspicion::None).await;
+            turn = self.line_up().await;
         }
     }
 
@@ -183,8 +188,17 @@ impl Errand {
         if self.letter.ack().await { Left::Answered } else { Left::Lost }
     }
 
-    pub(super) async fn give_back(&self) -> Left {
+    /// In order, nothing goes back before the channel ends: then the broker takes back all of it at once, as it
+    /// was, and no other consumer begins with a message while one before it runs here.
+    async fn give_back(&self) -> Left {
+        if self.office.config.order != Order::None {
+            return if self.letter.is_lost() { Left::Lost } else { Left::Returned };
+        }
         if self.letter.give_back().await { Left::Returned } else { Left::Lost }
+    }
+
+    async fn line_up(&self) -> Turn {
+        self.office.slots.line_up(self.suspicion != Suspicion::None).await
     }
 
     /// A slot for the handler; none when the consumer stops.

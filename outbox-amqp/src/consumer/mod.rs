@@ -28,7 +28,7 @@ use crate::subscription::Subscription;
 /// RabbitMQ's default for how long a delivery may go unacknowledged.
 const BROKERS_PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// Reads a queue for a consumer group.
+#[doc = include_str!("consumer.md")]
 pub struct AmqpConsumer {
     amqp: AmqpConfig,
     queue: String,

@@ -1,9 +1,11 @@
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use outbox_core::Message;
 use outbox_core::wire::NoMsgId;
 use tokio::task::{JoinError, JoinSet};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::config::Order;
 use super::errand::{Errand, Left, Office};
@@ -111,14 +113,15 @@ impl Run {
         let suspicion = if known { Suspicion::None } else { self.judge.judge(letter.returns()) };
         let turn = self.office.slots.line_up(suspicion != Suspicion::None).await;
         let errand = Errand { office: self.office.clone(), letter, suspicion };
-        self.errands.spawn(async move { (lane, errand.run(message, turn).await) });
+        self.errands.spawn(async move {
+            let run = AssertUnwindSafe(errand.run(message, turn)).catch_unwind();
+            (lane, run.await.unwrap_or(Left::Lost))
+        });
     }
 
     async fn ended(&mut self, ended: Result<(Lane, Left), JoinError>) {
-        let Ok((lane, left)) = ended else {
-            warn!("the task of a delivery ended before its time; the delivery waits for the end of its channel");
-            return;
-        };
+        // Errands are aborted only when the consumer ends.
+        let Ok((lane, left)) = ended else { return };
         self.count(left);
         while let Some(letter) = self.lanes.leave(&lane) {
             if letter.is_lost() {
@@ -153,16 +156,24 @@ impl Run {
     }
 
     async fn drain(&mut self, stay: Option<&mut Stay>) {
-        for letter in self.lanes.clear() {
-            self.report.returned += usize::from(letter.give_back().await);
-        }
-        if let Some(stay) = stay {
-            self.report.returned += stay.give_back_the_rest().await;
+        match self.office.config.order {
+            Order::None => self.give_back(stay).await,
+            // As with a letter of its own: when the channel ends.
+            _ => self.report.returned += self.lanes.clear().len(),
         }
         while let Some(ended) = self.errands.join_next().await {
             if let Ok((_, left)) = ended {
                 self.count(left);
             }
+        }
+    }
+
+    async fn give_back(&mut self, stay: Option<&mut Stay>) {
+        for letter in self.lanes.clear() {
+            self.report.returned += usize::from(letter.give_back().await);
+        }
+        if let Some(stay) = stay {
+            self.report.returned += stay.give_back_the_rest().await;
         }
     }
 }

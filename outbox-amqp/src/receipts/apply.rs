@@ -17,7 +17,8 @@ pub(super) enum Fate {
 /// the others do not wait for it.
 pub(super) async fn apply(store: &dyn OutboxStore, receipts: &[Receipt]) -> Vec<Fate> {
     let mut fates = vec![Fate::Kept; receipts.len()];
-    let mut open: Vec<Range<usize>> = Some(0..receipts.len()).into_iter().filter(|all| !all.is_empty()).collect();
+    let mut open: Vec<Range<usize>> =
+        Some(0..receipts.len()).into_iter().filter(|all| !all.is_empty()).collect();
     while let Some(part) = open.pop() {
         match store.record_receipts(&receipts[part.clone()]).await {
             Ok(report) => {

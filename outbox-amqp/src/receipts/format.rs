@@ -100,7 +100,8 @@ mod tests {
     /// Others write and read them: this is the contract.
     #[test]
     fn the_format_is_the_documented_one() {
-        let body = |receipt| String::from_utf8(message(&receipt).unwrap().payload().as_bytes().to_vec()).unwrap();
+        let body =
+            |receipt| String::from_utf8(message(&receipt).unwrap().payload().as_bytes().to_vec()).unwrap();
         assert_eq!(
             body(Receipt::handled("m-1", "points", 7)),
             r#"{"version":1,"msg_id":"m-1","group":"points","claim_no":7,"verdict":"handled"}"#

@@ -148,7 +148,8 @@ impl Listening {
 
     /// Acknowledges what the store has, and what is with the dead letters; the rest.
     async fn settle(&self, batch: Batch) -> Batch {
-        let read: Vec<Result<Receipt, String>> = batch.iter().map(|letter| format::read(letter.body())).collect();
+        let read: Vec<Result<Receipt, String>> =
+            batch.iter().map(|letter| format::read(letter.body())).collect();
         let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
         let mut fates = apply(&*self.store, &receipts).await.into_iter();
         let (mut done, mut rest) = (Batch::new(), Batch::new());

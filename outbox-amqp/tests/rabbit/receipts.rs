@@ -10,7 +10,7 @@ use outbox_amqp::{
 };
 use outbox_core::memory::{MemoryDedup, MemoryStore, Operation, StoreFault};
 use outbox_core::{
-    Claim, ClaimMode, ClaimRequest, Claimed, Clock, Enqueue, Filter, Message, Outcome, OutboxStore, Policies,
+    Claim, ClaimMode, ClaimRequest, Claimed, Clock, Enqueue, Filter, Message, OutboxStore, Outcome, Policies,
     Policy, Receipt, ReceiptReport, ReceiptSink, Requeued, Row, RowId, Settled, Settlement, Stats, Status,
     StoreError, StoreErrorKind,
 };
@@ -156,7 +156,11 @@ async fn rabbitmq_receipts_wait_in_the_broker_while_the_store_is_away() {
     let messages = messages(150);
     let table = Table::new().with_sent(&messages).await;
     let fault = StoreFault::After(StoreErrorKind::Unavailable);
-    table.memory.fail_next(usize::MAX, Operation::RecordReceipts, StoreFault::Before(StoreErrorKind::Unavailable));
+    table.memory.fail_next(
+        usize::MAX,
+        Operation::RecordReceipts,
+        StoreFault::Before(StoreErrorKind::Unavailable),
+    );
     let handle = listen(&queue, &table).await;
     sink(&queue).record(&receipts(&messages)).await.unwrap();
     sleep(Duration::from_secs(2)).await;
@@ -186,10 +190,17 @@ async fn rabbitmq_bad_receipts_go_to_the_dead_letters_and_hold_up_no_others() {
     all.insert(20, Receipt::handled("m", "nul\0", 1));
     all.insert(40, Receipt::handled("m", "\0", 1));
     sink(&queue).record(&all).await.unwrap();
-    for body in ["no JSON", r#"{"version":9}"#, r#"{"version":1,"msg_id":"of-nobody","group":"x","verdict":"handled"}"#] {
+    for body in [
+        "no JSON",
+        r#"{"version":9}"#,
+        r#"{"version":1,"msg_id":"of-nobody","group":"x","verdict":"handled"}"#,
+    ] {
         let (exchange, key) = (lab.exchange.as_str().into(), "receipts".into());
         let properties = BasicProperties::default();
-        lab.channel.basic_publish(exchange, key, Default::default(), body.as_bytes(), properties).await.unwrap();
+        lab.channel
+            .basic_publish(exchange, key, Default::default(), body.as_bytes(), properties)
+            .await
+            .unwrap();
     }
     let handle = listen(&queue, &table).await;
     until("all are completed", || table.completed() == 60).await;

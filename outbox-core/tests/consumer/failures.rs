@@ -4,7 +4,7 @@ use std::time::Duration;
 use outbox_core::consumer::{Consumer, Disposition, HandlerError, NoReceipts, handler_fn};
 use outbox_core::{Message, Receipt};
 
-use crate::fakes::{Act, Event, Fault, LEASE, MAX_ATTEMPTS, World, config, later, message};
+use crate::fakes::{Act, Event, Fault, LEASE, MAX_ATTEMPTS, World, config, later, message, passes};
 
 fn retry(seconds: u64, attempts: u32) -> Disposition {
     Disposition::RetryLater { delay: Duration::from_secs(seconds), attempts }
@@ -147,4 +147,26 @@ async fn attempts_that_are_used_up_do_not_hide_that_it_was_handled() {
     assert_eq!(world.process(0).await, Disposition::Ack);
     assert_eq!(world.process(MAX_ATTEMPTS).await, Disposition::Ack);
     assert_eq!(world.log.rejected("m"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_that_is_given_up_is_refused_without_a_run_unless_it_was_handled() {
+    let world = World::new([Act::Succeed]);
+    let refused = Disposition::DeadLetter { reason: "it ends processes".to_owned() };
+    assert_eq!(world.consumer.give_up(message("m"), 2, "it ends processes").await, refused);
+    assert_eq!((world.log.calls("m"), world.log.rejected("m")), (0, 1));
+    assert_eq!(world.process(2).await, Disposition::Ack, "the lease was given back");
+
+    assert_eq!(world.consumer.give_up(message("m"), 2, "it ends processes").await, Disposition::Ack);
+    assert_eq!((world.log.rejected("m"), world.log.handled("m")), (1, 2), "the receipt goes out again");
+
+    let world = World::new([Act::Hang]);
+    let running = world.spawn(0);
+    passes(LEASE / 2).await;
+    assert_eq!(world.consumer.give_up(message("m"), 0, "it ends processes").await, later(0));
+    running.abort();
+
+    world.sink.faults.away(Some(Fault::Before));
+    passes(2 * LEASE).await;
+    assert_eq!(world.consumer.give_up(message("m"), 1, "it ends processes").await, later(1));
 }
