@@ -14,7 +14,7 @@ pub(super) enum End {
     InProgress,
     /// The lease ended under the handler.
     LeaseLost,
-    /// The dedup store or the sink of receipts is away.
+    /// The dedup store, the sink of receipts, or something that the handler needs is away.
     Unavailable {
         problem: String,
     },

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 
 use super::decode::Decode;
 use super::delivery::Delivery;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// What a consumer group does with a message.
 ///
@@ -123,6 +124,7 @@ pub struct HandlerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Retry { delay: Option<Duration> },
+    Unavailable,
     Rejection,
 }
 
@@ -137,6 +139,14 @@ impl HandlerError {
     #[must_use]
     pub fn retry_after(delay: Duration, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { kind: Kind::Retry { delay: Some(delay) }, cause: cause.into() }
+    }
+
+    /// Something that every message needs is away: this one comes again later, and no attempt is charged, however
+    /// long that lasts. `?` makes this of a [`StoreError`] that says so, as the inbox's does when its database
+    /// cannot be reached.
+    #[must_use]
+    pub fn unavailable(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self { kind: Kind::Unavailable, cause: cause.into() }
     }
 
     /// This group can never handle it: it goes to the dead letters at once, and the producer's row fails.
@@ -158,7 +168,11 @@ impl HandlerError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        Self::retry(error)
+        let store_error = (&error as &dyn StdError).downcast_ref::<StoreError>();
+        match store_error.map(StoreError::kind) {
+            Some(StoreErrorKind::Unavailable) => Self::unavailable(error),
+            _ => Self::retry(error),
+        }
     }
 }
 

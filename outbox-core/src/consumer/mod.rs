@@ -27,7 +27,7 @@
 //! An error or panic of the handler charges an attempt, and the retry policy says when the message comes
 //! again. At the last attempt, or when the handler rejects it, the producer is told by a rejection, fenced by
 //! the claim it came with, and the message goes to the dead letters. A dedup store or receipt sink that is
-//! away charges nothing.
+//! away charges nothing, nor does what the handler says is [away](HandlerError::unavailable).
 //!
 //! # For adapters
 //!

@@ -157,6 +157,7 @@ impl Consumer {
     async fn refuse(&self, subject: &Subject, error: HandlerError) -> End {
         let (attempts, reason) = (subject.attempts.saturating_add(1), explain(error.cause()));
         match error.kind {
+            Kind::Unavailable => End::Unavailable { problem: reason },
             Kind::Rejection => self.reject(subject, subject.attempts, reason).await,
             Kind::Retry { delay } if attempts < self.config.retry.max_attempts() => {
                 let delay = delay.unwrap_or_else(|| self.config.retry.delay(attempts, fastrand::f64()));

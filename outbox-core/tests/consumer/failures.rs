@@ -1,8 +1,8 @@
 //! Handlers that fail.
 use std::time::Duration;
 
-use outbox_core::consumer::{Consumer, Disposition, HandlerError, NoReceipts, handler_fn};
-use outbox_core::{Message, Receipt};
+use outbox_core::consumer::{Consumer, Delivery, Disposition, HandlerError, NoReceipts, handler_fn};
+use outbox_core::{Message, Receipt, StoreError, StoreErrorKind};
 
 use crate::fakes::{Act, Event, Fault, LEASE, MAX_ATTEMPTS, World, config, later, message, passes};
 
@@ -87,9 +87,8 @@ async fn rejection_quotes_the_claim_it_came_with() {
 #[tokio::test(start_paused = true)]
 async fn handler_says_itself_when_to_try_again() {
     let hour = Duration::from_secs(3600);
-    let handler = handler_fn(move |_: outbox_core::consumer::Delivery<u32>| async move {
-        Err(HandlerError::retry_after(hour, "closed"))
-    });
+    let handler =
+        handler_fn(move |_: Delivery<u32>| async move { Err(HandlerError::retry_after(hour, "closed")) });
     let consumer = Consumer::new("points", handler, NoReceipts).with_config(config());
     assert_eq!(consumer.process(message("m"), 0).await, retry(3600, 1));
     reason(consumer.process(message("m"), 2).await);
@@ -97,7 +96,7 @@ async fn handler_says_itself_when_to_try_again() {
 
 #[tokio::test(start_paused = true)]
 async fn every_ordinary_error_means_try_again() {
-    async fn handle(_: outbox_core::consumer::Delivery<u32>) -> Result<(), HandlerError> {
+    async fn handle(_: Delivery<u32>) -> Result<(), HandlerError> {
         Err(std::io::Error::other("disk full"))?
     }
     let consumer = Consumer::new("points", handler_fn(handle), NoReceipts).with_config(config());
@@ -169,4 +168,22 @@ async fn message_that_is_given_up_is_refused_without_a_run_unless_it_was_handled
     world.sink.faults.away(Some(Fault::Before));
     passes(2 * LEASE).await;
     assert_eq!(world.consumer.give_up(message("m"), 1, "it ends processes").await, later(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_handler_needs_being_away_charges_nothing() {
+    async fn fail(kind: StoreErrorKind) -> Result<(), HandlerError> {
+        Err(StoreError::new(kind, "no connection"))?
+    }
+    let inbox = |kind| handler_fn(move |_: Delivery<u32>| fail(kind));
+    let said = handler_fn(async |_: Delivery<u32>| Err(HandlerError::unavailable("the bank is closed")));
+    let consumers = [
+        Consumer::new("points", inbox(StoreErrorKind::Unavailable), NoReceipts),
+        Consumer::new("points", said, NoReceipts),
+    ];
+    for consumer in consumers.map(|consumer| consumer.with_config(config())) {
+        assert_eq!(consumer.process(message("m"), MAX_ATTEMPTS - 1).await, later(MAX_ATTEMPTS - 1));
+    }
+    let other = Consumer::new("points", inbox(StoreErrorKind::Other), NoReceipts).with_config(config());
+    assert_eq!(other.process(message("m"), 0).await, retry(60, 1));
 }
