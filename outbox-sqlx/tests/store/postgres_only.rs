@@ -235,7 +235,7 @@ async fn two_indexes_of_the_same_name_in_two_schemas(env: Env<Postgres>) {
     let indexes = format!("SELECT count(*)::text FROM pg_indexes WHERE schemaname = '{schema}'");
     let count = env.text(&indexes).await;
     env.exec(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
-    assert_eq!(count.as_deref(), Some("7"));
+    assert_eq!(count.as_deref(), Some("6"));
 }
 
 async fn a_deadlock_is_retried_inside(env: Env<Postgres>) {
