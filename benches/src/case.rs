@@ -31,6 +31,11 @@ impl Case<'_> {
         self.args.single_messages.min(self.args.messages) as usize
     }
 
+    /// How many messages go through where a consumer takes part.
+    pub(crate) fn consumed(&self) -> usize {
+        self.args.consumed_messages as usize
+    }
+
     pub(crate) async fn queue(&self) -> Result<Queue> {
         self.ground.queue(self.queue_kind).await
     }

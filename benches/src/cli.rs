@@ -16,6 +16,12 @@ pub(crate) struct Args {
     /// Messages per measurement for the variants that go one message at a time.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) single_messages: u32,
+    /// Messages per measurement for the variants with a consumer.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) consumed_messages: u32,
+    /// Messages per second where they are enqueued one by one; ten seconds' worth at most.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: u32,
     /// Bytes of JSON per message.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(128..))]
     pub(crate) bytes: u32,
@@ -53,6 +59,9 @@ pub(crate) struct Args {
     /// RabbitMQ.
     #[arg(long, env = "OUTBOX_AMQP_URL", hide_env_values = true)]
     pub(crate) amqp_url: String,
+    /// Redis, for the variants that need it.
+    #[arg(long, env = "OUTBOX_REDIS_URL", hide_env_values = true)]
+    pub(crate) redis_url: Option<String>,
 }
 
 fn names() -> PossibleValuesParser {

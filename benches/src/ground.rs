@@ -16,7 +16,7 @@ pub(crate) struct Ground {
     pub(crate) pool: PgPool,
     pub(crate) schema: String,
     broker: Connection,
-    queues: Mutex<Vec<Queue>>,
+    queues: Mutex<Vec<String>>,
     names: AtomicU32,
 }
 
@@ -45,8 +45,13 @@ impl Ground {
     pub(crate) async fn queue(&self, kind: QueueKind) -> Result<Queue> {
         let name = self.name(&self.schema);
         let queue = Queue::declare(self.broker.create_channel().await?, name, kind).await?;
-        self.queues().push(queue.clone());
+        self.queues().extend([queue.name().to_owned(), dead_letters(&queue)]);
         Ok(queue)
+    }
+
+    /// The queue beside `queue` for what its reader cannot read, which goes by itself as `queue` does.
+    pub(crate) async fn declare_dead_letters(&self, queue: &Queue, kind: QueueKind) -> Result<()> {
+        Queue::declare(self.broker.create_channel().await?, dead_letters(queue), kind).await.map(drop)
     }
 
     /// A channel on which the broker confirms.
@@ -75,17 +80,22 @@ impl Ground {
         let channel = self.broker.create_channel().await?;
         for queue in queues {
             channel
-                .queue_delete(queue.name().into(), QueueDeleteOptions::default())
+                .queue_delete(queue.as_str().into(), QueueDeleteOptions::default())
                 .await
-                .with_context(|| format!("cannot delete the queue {}", queue.name()))?;
+                .with_context(|| format!("cannot delete the queue {queue}"))?;
         }
         channel.close(200, "done".into()).await?;
         Ok(())
     }
 
-    fn queues(&self) -> std::sync::MutexGuard<'_, Vec<Queue>> {
+    fn queues(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where consumers put what they give up.
+fn dead_letters(queue: &Queue) -> String {
+    format!("{}.dead", queue.name())
 }
 
 async fn pool(args: &Args) -> Result<PgPool> {

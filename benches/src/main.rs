@@ -2,6 +2,7 @@
 
 mod case;
 mod cli;
+mod effects;
 mod ground;
 mod orders;
 mod queue;

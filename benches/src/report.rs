@@ -2,7 +2,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::cli::Args;
-use crate::results::{self, Line, Ratio};
+use crate::results::{self, Line, Named, Ratio};
 use crate::rounds::Measurement;
 
 pub(crate) fn print(args: &Args, measurements: &[Measurement]) -> Result<()> {
@@ -32,6 +32,7 @@ fn print_table(args: &Args, lines: &[Line]) -> Result<()> {
     println!("| queue    | variant        |  msgs/s | min – max       | CPU µs | times as fast as |");
     println!("|----------|----------------|--------:|-----------------|-------:|------------------|");
     lines.iter().for_each(print_line);
+    lines.iter().filter(|line| !line.figures.is_empty()).for_each(print_figures);
     Ok(())
 }
 
@@ -45,6 +46,13 @@ fn print_line(line: &Line) {
         line.cpu_micros.map_or(String::from("–"), |cpu| format!("{:.1}", cpu.median)),
         line.ratios.iter().map(ratio).collect::<Vec<_>>().join(", ")
     );
+}
+
+fn print_figures(line: &Line) {
+    println!("\n{} ({})", line.variant, line.queue.map_or("–", |queue| queue.name()));
+    for Named { name, value } in &line.figures {
+        println!("  {name:<28} {:>8.1}  ({:.1} – {:.1})", value.median, value.min, value.max);
+    }
 }
 
 fn ratio(ratio: &Ratio) -> String {

@@ -16,6 +16,14 @@ pub(crate) struct Line {
     /// Microseconds of this process's processor time per message.
     pub(crate) cpu_micros: Option<Spread>,
     pub(crate) ratios: Vec<Ratio>,
+    pub(crate) figures: Vec<Named>,
+}
+
+/// What else was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) value: Spread,
 }
 
 /// How many times as fast as another variant, each round by itself.
@@ -37,6 +45,7 @@ fn line(measurement: &Measurement, all: &[Measurement]) -> Option<Line> {
         rate: Spread::of(measurement.samples.iter().map(Sample::rate))?,
         cpu_micros: Spread::of(measurement.samples.iter().filter_map(Sample::cpu_micros)),
         ratios: ratios(measurement, all),
+        figures: figures(measurement),
     })
 }
 
@@ -49,5 +58,17 @@ fn ratios(measurement: &Measurement, all: &[Measurement]) -> Vec<Ratio> {
             let rounds = measurement.samples.iter().zip(&other.samples);
             Some(Ratio { to, times: Spread::of(rounds.map(|(one, two)| one.rate() / two.rate()))? })
         })
+        .collect()
+}
+
+/// By their place: every sample of a variant has the same ones.
+fn figures(measurement: &Measurement) -> Vec<Named> {
+    let names = measurement.samples.first().map(|sample| sample.figures.as_slice()).unwrap_or_default();
+    let spread = |place: usize| {
+        Spread::of(measurement.samples.iter().filter_map(|sample| Some(sample.figures.get(place)?.value)))
+    };
+    let named = names.iter().enumerate();
+    named
+        .filter_map(|(place, figure)| Some(Named { name: figure.name.clone(), value: spread(place)? }))
         .collect()
 }

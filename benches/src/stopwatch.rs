@@ -7,12 +7,27 @@ pub(crate) struct Stopwatch {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) messages: usize,
     pub(crate) elapsed: Duration,
     /// Processor time that this process spent.
     pub(crate) cpu: Option<Duration>,
+    /// What else was measured.
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// A number with a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+}
+
+impl Figure {
+    pub(crate) fn new(name: impl Into<String>, value: f64) -> Self {
+        Self { name: name.into(), value }
+    }
 }
 
 impl Stopwatch {
@@ -23,7 +38,7 @@ impl Stopwatch {
     pub(crate) fn stop(&self, messages: usize) -> Sample {
         let elapsed = self.started.elapsed();
         let cpu = cpu().zip(self.cpu).map(|(now, then)| now.saturating_sub(then));
-        Sample { messages, elapsed, cpu }
+        Sample { messages, elapsed, cpu, figures: Vec::new() }
     }
 }
 

@@ -5,8 +5,15 @@ use outbox_core::RelayConfig;
 use crate::case::Case;
 use crate::stopwatch::Sample;
 use crate::variants::{
-    article::Article, claim_settle::ClaimSettle, enqueue::Enqueue, hand_written::HandWritten, insert::Insert,
-    publish::Publish, relay::FrameworkRelay, store::Store,
+    article::Article,
+    claim_settle::ClaimSettle,
+    consume::{ArticleConsumer, Consume, Memory, Pace, RoundTrip},
+    enqueue::Enqueue,
+    hand_written::HandWritten,
+    insert::Insert,
+    publish::Publish,
+    relay::FrameworkRelay,
+    store::Store,
 };
 
 /// Something that is measured.
@@ -45,7 +52,7 @@ pub(crate) fn all(relays: &[RelayConfig]) -> Vec<Box<dyn Variant>> {
     variants
 }
 
-fn others() -> [Box<dyn Variant>; 9] {
+fn others() -> [Box<dyn Variant>; 16] {
     [
         Box::new(HandWritten),
         Box::new(Publish),
@@ -56,5 +63,12 @@ fn others() -> [Box<dyn Variant>; 9] {
         Box::new(Insert { rows: 1 }),
         Box::new(Enqueue { rows: 100 }),
         Box::new(Insert { rows: 100 }),
+        Box::new(Consume { memory: Memory::Nowhere }),
+        Box::new(Consume { memory: Memory::Inbox }),
+        Box::new(Consume { memory: Memory::Table }),
+        Box::new(Consume { memory: Memory::Redis }),
+        Box::new(ArticleConsumer),
+        Box::new(RoundTrip { pace: Pace::Backlog }),
+        Box::new(RoundTrip { pace: Pace::Steady }),
     ]
 }

@@ -1,5 +1,6 @@
 pub(crate) mod article;
 pub(crate) mod claim_settle;
+pub(crate) mod consume;
 pub(crate) mod enqueue;
 pub(crate) mod hand_written;
 pub(crate) mod insert;

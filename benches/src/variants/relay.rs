@@ -16,7 +16,7 @@ pub(crate) struct FrameworkRelay {
 }
 
 /// What rows are when no consumer group has to acknowledge them.
-pub(super) const COMPLETED: i16 = 2;
+pub(crate) const COMPLETED: i16 = 2;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[async_trait]

@@ -9,35 +9,48 @@ use outbox_core::{
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// A store that counts what is settled, so that nobody has to ask the database during a measurement.
+/// A store that counts what it settles or completes, so that nobody has to ask the database during a measurement.
 pub(crate) struct Tally<S> {
     store: S,
-    settled: watch::Sender<usize>,
+    sums: watch::Sender<Sums>,
 }
 
-/// How much was settled.
-pub(crate) struct Count(watch::Receiver<usize>);
+/// Rows that came to their end, and the calls in which they did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    ended: usize,
+    calls: usize,
+}
+
+/// What a [`Tally`] has counted.
+pub(crate) struct Count(watch::Receiver<Sums>);
 
 const STALLED: Duration = Duration::from_secs(60);
 
 impl<S> Tally<S> {
     pub(crate) fn of(store: S) -> (Self, Count) {
-        let (settled, count) = watch::channel(0);
-        (Self { store, settled }, Count(count))
+        let (sums, count) = watch::channel(Sums::default());
+        (Self { store, sums }, Count(count))
     }
 }
 
 impl Count {
-    /// Returns when so much is settled; fails when nothing is for a minute.
+    /// Rows per call.
+    pub(crate) fn per_call(&self) -> f64 {
+        let Sums { ended, calls } = *self.0.borrow();
+        ended as f64 / calls.max(1) as f64
+    }
+
+    /// Returns when so many have come to their end; fails when none does for a minute.
     pub(crate) async fn reach(&mut self, goal: usize) -> Result<()> {
         loop {
-            let settled = *self.0.borrow_and_update();
-            if settled >= goal {
+            let ended = self.0.borrow_and_update().ended;
+            if ended >= goal {
                 return Ok(());
             }
             timeout(STALLED, self.0.changed())
                 .await
-                .with_context(|| format!("the relay stopped at {settled} of {goal} messages"))??;
+                .with_context(|| format!("nothing moves any more at {ended} of {goal} messages"))??;
         }
     }
 }
@@ -56,11 +69,19 @@ impl<S: OutboxStore> OutboxStore for Tally<S> {
     }
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let settled = self.store.settle(settlements).await?;
-        self.settled.send_modify(|sum| *sum += settled.applied);
+        self.sums.send_modify(|sums| {
+            sums.ended += settled.applied;
+            sums.calls += 1;
+        });
         Ok(settled)
     }
     async fn record_receipts(&self, receipts: &[Receipt]) -> Result<ReceiptReport, StoreError> {
-        self.store.record_receipts(receipts).await
+        let report = self.store.record_receipts(receipts).await?;
+        self.sums.send_modify(|sums| {
+            sums.ended += report.completed;
+            sums.calls += 1;
+        });
+        Ok(report)
     }
     async fn requeue(&self, id: RowId, claim_no: u64) -> Result<Requeued, StoreError> {
         self.store.requeue(id, claim_no).await
