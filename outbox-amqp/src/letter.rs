@@ -6,9 +6,13 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel};
 use outbox_core::Message;
 use outbox_core::wire::{self, NoMsgId, Parts};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::stamp;
+
+/// How long an answer may take to leave; after that, the broker may have it or not.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const LOST_POLL: Duration = Duration::from_millis(100);
 
 /// A delivery that waits for its answer. Without one, it goes back to its queue when its channel ends.
 pub(crate) struct Letter {
@@ -82,18 +86,35 @@ impl Letter {
 
     /// Takes it off the queue. `false`: the channel has ended, and it will be delivered again.
     pub(crate) async fn ack(&self) -> bool {
-        matches!(self.delivery.acker.ack(BasicAckOptions::default()).await, Ok(true))
+        self.answer(self.delivery.acker.ack(BasicAckOptions::default())).await
     }
 
     /// Takes it off the queue, and all that came before it on its channel.
     pub(crate) async fn ack_all_before(&self) -> bool {
-        matches!(self.delivery.acker.ack(BasicAckOptions { multiple: true }).await, Ok(true))
+        self.answer(self.delivery.acker.ack(BasicAckOptions { multiple: true })).await
     }
 
     /// Puts it back into its queue, to be delivered again at once.
     pub(crate) async fn give_back(&self) -> bool {
         let options = BasicNackOptions { requeue: true, multiple: false };
-        matches!(self.delivery.acker.nack(options).await, Ok(true))
+        self.answer(self.delivery.acker.nack(options)).await
+    }
+
+    /// Waits until the answer is on its way. One that lapin has taken when the connection ends may never end by
+    /// itself.
+    async fn answer(&self, answering: impl Future<Output = Result<bool, lapin::Error>>) -> bool {
+        tokio::select! {
+            biased;
+            answered = answering => matches!(answered, Ok(true)),
+            () = self.lost() => false,
+            () = sleep(ANSWER_TIMEOUT) => false,
+        }
+    }
+
+    async fn lost(&self) {
+        while !self.is_lost() {
+            sleep(LOST_POLL).await;
+        }
     }
 }
 

@@ -450,6 +450,45 @@ async fn rabbitmq_crashes_at_any_moment_lose_nothing() {
     lab.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_order_within_a_key_holds_over_cut_connections() {
+    let mut lab = Lab::new("order-cuts").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let (desk, dedup) = (Desk::new(), MemoryDedup::new());
+    let messages: Vec<Message> = (0..90)
+        .map(|i| {
+            let act = json!({"takes": i % 9, "fails": u64::from(i % 10 == 5), "delay": 30});
+            order(&i.to_string(), act).with_ordering_key((i % 3).to_string()).unwrap()
+        })
+        .collect();
+    publish(&lab, &messages).await;
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKey).with_max_returns(1_000);
+    let consumer = desk.consumer_with(dedup, NoReceipts);
+    let handle = consume_at(&proxy.uri(), &queue, consumer, config).await;
+    for round in 0..6 {
+        sleep(Duration::from_millis(20 + 15 * round)).await;
+        proxy.cut();
+        until("the loss is seen", || !handle.is_subscribed()).await;
+        handle.subscribed().await;
+    }
+    let handled = || desk.handled().into_iter().collect::<BTreeSet<String>>().len();
+    until("all are handled", || handled() == 90).await;
+    for key in 0..3 {
+        let of_key = desk.handled().into_iter().map(|id| id.parse::<u64>().unwrap()).filter(|i| i % 3 == key);
+        let mut first_times: Vec<u64> = Vec::new();
+        of_key.for_each(|i| {
+            if !first_times.contains(&i) {
+                first_times.push(i)
+            }
+        });
+        assert!(first_times.is_sorted(), "{first_times:?}");
+    }
+    assert!(handle.shutdown(Duration::from_secs(5)).await.is_clean());
+    lab.end().await;
+}
+
 /// The handler's own type, over a message of a stranger who sends nothing but a body and an id.
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
