@@ -184,8 +184,11 @@ pub enum Event {
         /// The group.
         group: String,
     },
-    /// A consumer group can never handle it.
+    /// A consumer group can never handle it. Stale from a group whose receipt is in: its effect has happened, and
+    /// what it cannot handle is a repetition.
     Reject {
+        /// Its name.
+        group: String,
         /// The claim under which the group received it.
         claim_no: u64,
         /// Why, for people.
@@ -257,8 +260,9 @@ pub fn apply(row: &RowState, event: &Event, now: Timestamp) -> Result<Next, Stal
                 next.complete(now);
             }
         }
-        Event::Reject { claim_no, reason } => {
-            guard(matches!(row.status, Status::Pending | Status::Sent) && row.claim_no == *claim_no)?;
+        Event::Reject { group, claim_no, reason } => {
+            let open = matches!(row.status, Status::Pending | Status::Sent);
+            guard(open && row.claim_no == *claim_no && !row.receipts.contains(group))?;
             fail(&mut next, reason);
         }
         Event::Redeliver { max_redeliveries } => {

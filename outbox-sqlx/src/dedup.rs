@@ -53,6 +53,9 @@ pub struct SqlDedup<DB: SqlDatabase> {
 impl<DB: SqlDatabase> SqlDedup<DB> {
     /// A dedup store in the table `biz_dedup` that keeps done markers for a day. Nothing is asked of the database
     /// yet.
+    ///
+    /// Give it a pool of its own: where handlers hold all connections of a pool, leases are not renewed in time, and
+    /// what they were doing is begun again.
     #[must_use]
     pub fn new(pool: Pool<DB>) -> Self {
         let retention = Duration::from_secs(24 * 3600);

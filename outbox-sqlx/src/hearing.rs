@@ -48,10 +48,11 @@ pub(crate) fn hear<'a>(
 
 /// Says whether the row is completed now and was not before.
 fn hear_one(receipt: &Receipt, row: &mut Locked, now: Timestamp) -> Result<bool, Stale> {
+    let group = receipt.group.clone();
     let event = match &receipt.verdict {
-        Verdict::Handled => Event::Receipt { group: receipt.group.clone() },
+        Verdict::Handled => Event::Receipt { group },
         Verdict::Rejected { reason } => {
-            Event::Reject { claim_no: receipt.claim_no, reason: storable_text(reason) }
+            Event::Reject { group, claim_no: receipt.claim_no, reason: storable_text(reason) }
         }
     };
     let was = row.state.status;

@@ -15,7 +15,7 @@ pub async fn clean_up(place: &Place) -> Result<()> {
     let broker = Connection::connect(&place.amqp_url, ConnectionProperties::default()).await?;
     let channel = broker.create_channel().await?;
     for queue in [place.queue(INVENTORY), place.queue(POINTS), place.receipts()] {
-        let waiting = (0..8).map(|n| format!("{queue}.retry.{}", 1000 << n));
+        let waiting = (0..20).map(|n| format!("{queue}.retry.{}", 1000 << n));
         for name in waiting.chain([format!("{queue}.dead"), queue.clone()]) {
             channel.queue_delete(name.into(), QueueDeleteOptions::default()).await?;
         }

@@ -37,6 +37,7 @@ async fn inventory(place: &Place) -> Result<SubscriberHandle> {
 
 async fn points(place: &Place) -> Result<SubscriberHandle> {
     let dedup = RedisDedup::new(&place.redis_url, RedisDedupConfig::default().with_prefix(&place.run))?;
+    dedup.check_eviction().await?;
     let consumer = Consumer::new(POINTS, Points::open(place).await?, receipts(place)?)
         .with_dedup(dedup)
         .with_config(ConsumerConfig::default().with_lease(LEASE).with_later(LEASE));

@@ -4,7 +4,7 @@ use anyhow::Result;
 use async_trait::async_trait;
 use outbox::consumer::{Delivery, Handler, HandlerError};
 use outbox::sqlx::PgInbox;
-use sqlx::PgPool;
+use sqlx::PgConnection;
 
 use crate::INVENTORY;
 use crate::events::OrderCreated;
@@ -16,7 +16,6 @@ const TABLES: &str = "
     INSERT INTO stock SELECT 'S-' || n, 1000000 FROM generate_series(0, 2) AS n ON CONFLICT DO NOTHING";
 
 pub struct Inventory {
-    pool: PgPool,
     inbox: PgInbox,
 }
 
@@ -24,9 +23,9 @@ impl Inventory {
     pub async fn open(place: &Place) -> Result<Self> {
         let pool = place.database(Service::Inventory).await?;
         execute(&pool, TABLES).await?;
-        let inbox = PgInbox::new(pool.clone());
+        let inbox = PgInbox::new(pool);
         inbox.migrate().await?;
-        Ok(Self { pool, inbox })
+        Ok(Self { inbox })
     }
 }
 
@@ -35,21 +34,22 @@ impl Handler for Inventory {
     type Payload = OrderCreated;
 
     async fn handle(&self, delivery: Delivery<OrderCreated>) -> Result<(), HandlerError> {
-        let order = delivery.payload();
-        let mut tx = self.pool.begin().await?;
-        if self.inbox.first_time(&mut tx, INVENTORY, delivery.msg_id()).await? {
-            sqlx::query("UPDATE stock SET quantity = quantity - $2 WHERE sku = $1")
-                .bind(&order.sku)
-                .bind(order.quantity)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query("INSERT INTO deductions VALUES ($1, $2, $3)")
-                .bind(&order.order)
-                .bind(&order.sku)
-                .bind(order.quantity)
-                .execute(&mut *tx)
-                .await?;
-        }
-        Ok(tx.commit().await?)
+        let deduct = async |tx: &mut PgConnection| deduct(tx, delivery.payload()).await;
+        self.inbox.once(INVENTORY, delivery.msg_id(), deduct).await.map(drop)
     }
+}
+
+async fn deduct(tx: &mut PgConnection, order: &OrderCreated) -> Result<(), HandlerError> {
+    sqlx::query("UPDATE stock SET quantity = quantity - $2 WHERE sku = $1")
+        .bind(&order.sku)
+        .bind(order.quantity)
+        .execute(&mut *tx)
+        .await?;
+    sqlx::query("INSERT INTO deductions VALUES ($1, $2, $3)")
+        .bind(&order.order)
+        .bind(&order.sku)
+        .bind(order.quantity)
+        .execute(tx)
+        .await?;
+    Ok(())
 }

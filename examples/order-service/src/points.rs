@@ -3,7 +3,7 @@
 use anyhow::Result;
 use async_trait::async_trait;
 use outbox::Payload;
-use outbox::consumer::{Delivery, Handler, HandlerError};
+use outbox::consumer::{Decode, Delivery, Handler, HandlerError};
 use sqlx::PgPool;
 
 use crate::events::{ORDER_CREATED, OrderCreated, POINT_GRANTED, PointGranted};
@@ -23,11 +23,13 @@ impl Points {
     }
 
     async fn book(&self, order: &str, kind: &str, amount: i64) -> Result<(), HandlerError> {
+        // A database that is away charges the message nothing.
+        let mut connection = self.pool.acquire().await.map_err(HandlerError::unavailable)?;
         sqlx::query("INSERT INTO bookings VALUES ($1, $2, $3)")
             .bind(order)
             .bind(kind)
             .bind(amount)
-            .execute(&self.pool)
+            .execute(&mut *connection)
             .await?;
         Ok(())
     }
@@ -41,11 +43,11 @@ impl Handler for Points {
     async fn handle(&self, delivery: Delivery<Payload>) -> Result<(), HandlerError> {
         match delivery.biz_type() {
             ORDER_CREATED => {
-                let order: OrderCreated = delivery.payload().decode().map_err(HandlerError::reject)?;
+                let order = OrderCreated::decode(delivery.payload())?;
                 self.book(&order.order, "turnover", order.cents).await
             }
             POINT_GRANTED => {
-                let grant: PointGranted = delivery.payload().decode().map_err(HandlerError::reject)?;
+                let grant = PointGranted::decode(delivery.payload())?;
                 self.book(&grant.order, "points", grant.points).await
             }
             other => Err(HandlerError::reject(format!("points know nothing of {other}"))),

@@ -57,6 +57,7 @@ impl AmqpConsumer {
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn spawn(self) -> SubscriberHandle {
+        self.consumer.check_retention();
         self.warn_of_long_retries();
         let Self { amqp, queue, consumer, config } = self;
         let shelf = Shelf::new(amqp.clone(), &queue, config.queue_kind, config.declares);

@@ -49,13 +49,14 @@ impl Batcher {
         }
         let answer = self.sink.record(&receipts).await.map_err(Arc::new);
         for waiting in answers {
-            // Whoever does not wait any more was dropped; its message will be delivered again.
             let _ = waiting.send(answer.clone());
         }
     }
 
     fn take(&self) -> (Vec<Receipt>, Vec<oneshot::Sender<Answer>>) {
         let mut waiting = self.lock();
+        // Whoever was dropped does not wait any more: its message will be delivered again.
+        waiting.retain(|waiting| !waiting.answer.is_closed());
         let count = waiting.len().min(MAX_BATCH);
         waiting.drain(..count).map(|Waiting { receipt, answer }| (receipt, answer)).unzip()
     }

@@ -52,7 +52,6 @@ mod retention;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracing::warn;
 
@@ -134,13 +133,13 @@ impl Consumer {
         &self.config
     }
 
-    /// For the start: whether done markers are kept for longer than a message may keep coming. That is what
-    /// this consumer's own retries take, and `producer`: the [horizon](crate::RetryPolicy::horizon) of the
-    /// producer's retries, the longest outage of this consumer, and the age at which dead letters are still
-    /// put back. Logs a warning if not.
-    pub fn check_retention(&self, producer: Duration) -> Option<ShortRetention> {
+    /// Whether done markers are kept for longer than a message may keep coming: what this consumer's own retries
+    /// take, and the producer's [horizon](ConsumerConfig::with_producer_horizon). Logs a warning if not. The
+    /// adapters ask when they start.
+    pub fn check_retention(&self) -> Option<ShortRetention> {
         let retention = self.dedup.as_ref()?.retention();
-        let short = ShortRetention::check(retention, producer.saturating_add(self.config.retry.horizon()))?;
+        let horizon = self.config.producer_horizon.saturating_add(self.config.retry.horizon());
+        let short = ShortRetention::check(retention, horizon)?;
         warn!(group = self.group, "{short}");
         Some(short)
     }

@@ -5,6 +5,7 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use super::Consumer;
 use super::attempt;
+use super::config::LONGEST;
 use super::disposition::Disposition;
 use super::end::{End, Label};
 use super::handler::{HandlerError, Kind};
@@ -161,6 +162,7 @@ impl Consumer {
             Kind::Rejection => self.reject(subject, subject.attempts, reason).await,
             Kind::Retry { delay } if attempts < self.config.retry.max_attempts() => {
                 let delay = delay.unwrap_or_else(|| self.config.retry.delay(attempts, fastrand::f64()));
+                let delay = delay.min(LONGEST);
                 End::Retry { delay, attempts, reason }
             }
             Kind::Retry { .. } => {

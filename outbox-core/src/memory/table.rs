@@ -154,9 +154,12 @@ impl Table {
 }
 
 fn event_of(receipt: &Receipt) -> Event {
+    let group = receipt.group.clone();
     match &receipt.verdict {
-        Verdict::Handled => Event::Receipt { group: receipt.group.clone() },
-        Verdict::Rejected { reason } => Event::Reject { claim_no: receipt.claim_no, reason: reason.clone() },
+        Verdict::Handled => Event::Receipt { group },
+        Verdict::Rejected { reason } => {
+            Event::Reject { group, claim_no: receipt.claim_no, reason: reason.clone() }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outbox_core::consumer::{Consumer, Delivery, Disposition, handler_fn};
 use outbox_core::{Begin, DedupStore, Message, Receipt};
 
-use crate::fakes::{Act, Event, FaultySink, LEASE, Scripted, World, key, later, message};
+use crate::fakes::{Act, Event, FaultySink, LEASE, Scripted, World, config, key, later, message};
 
 fn id() -> String {
     "m".to_owned()
@@ -107,13 +107,28 @@ async fn handler_sees_the_message_as_it_was_enqueued() {
 
 #[tokio::test(start_paused = true)]
 async fn retention_is_checked_against_all_that_makes_a_message_come_late() {
-    let world = World::new([]);
     let hour = Duration::from_secs(3600);
-    assert_eq!(world.consumer.check_retention(hour), None);
-    let short = world.consumer.check_retention(24 * hour).unwrap().to_string();
+    assert_eq!(World::new([]).consumer.check_retention(), None);
+    let long = config().with_producer_horizon(24 * hour);
+    let world = World::configured([], long.clone());
+    let short = world.consumer.check_retention().unwrap().to_string();
     assert!(short.contains("24 h 0 min") && short.contains("24 h 6 min"), "{short}");
-    let without = Consumer::new("points", world.handler.clone(), FaultySink::default());
-    assert_eq!(without.check_retention(24 * hour), None);
+    let without = Consumer::new("points", world.handler.clone(), FaultySink::default()).with_config(long);
+    assert_eq!(without.check_retention(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_duration_is_too_long() {
+    let forever = config()
+        .with_lease(Duration::MAX)
+        .with_handler_timeout(Duration::MAX)
+        .with_patience(Duration::MAX)
+        .with_later(Duration::MAX)
+        .with_producer_horizon(Duration::MAX);
+    let world = World::configured([Act::FailBefore, Act::Succeed], forever);
+    assert!(matches!(world.process(0).await, Disposition::RetryLater { attempts: 1, .. }));
+    assert_eq!(world.process(1).await, Disposition::Ack);
+    assert!(world.consumer.check_retention().is_some());
 }
 
 #[tokio::test(start_paused = true)]

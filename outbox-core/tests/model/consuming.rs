@@ -114,7 +114,7 @@ impl Whole {
 
     pub(super) fn record_rejection(&mut self, world: &World, g: usize) -> Taken {
         match world.groups[g].rejection {
-            Some(age) => self.happen(world, RowEvent::Reject(age)),
+            Some(age) => self.happen(world, RowEvent::Reject(g, age)),
             None => Ok(None),
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn step_promises(before: &RowState, event: RowEvent, after: &RowState
         "a stale outcome changes nothing",
         match event {
             RowEvent::Settle(age, _) | RowEvent::Renew(age) => age == 0 && before.status == Status::Pending,
-            RowEvent::Reject(age) => age == 0,
+            RowEvent::Reject(group, age) => age == 0 && !before.receipts.contains(GROUPS[group]),
             _ => true,
         },
     )?;
@@ -49,7 +49,7 @@ pub(super) fn step_promises(before: &RowState, event: RowEvent, after: &RowState
         !moved(Status::Failed, Status::Pending) || event == RowEvent::Requeue
     })?;
     holds("1 becomes 9 by rejection only", {
-        !moved(Status::Sent, Status::Failed) || matches!(event, RowEvent::Reject(_))
+        !moved(Status::Sent, Status::Failed) || matches!(event, RowEvent::Reject(..))
     })?;
     holds("receipts are never taken back", after.receipts.is_superset(&before.receipts))?;
     holds("who must acknowledge is decided once", {

@@ -30,7 +30,7 @@ pub(crate) enum RowEvent {
     Renew(Age),
     Settle(Age, End),
     Receipt(usize),
-    Reject(Age),
+    Reject(usize, Age),
     Redeliver,
     Requeue,
     Discard,
@@ -130,9 +130,13 @@ impl Rows {
             RowEvent::Renew(age) => Event::Renew { token: token_of(age), lease },
             RowEvent::Settle(age, end) => Event::Settle { token: token_of(age), outcome: self.outcome(end) },
             RowEvent::Receipt(group) => Event::Receipt { group: GROUPS[group].to_owned() },
-            RowEvent::Reject(age) => {
+            RowEvent::Reject(group, age) => {
                 let age = if self.model.has(Flaw::RejectsUnfenced) { 0 } else { age };
-                Event::Reject { claim_no: CLAIM_NO - u64::from(age), reason: "no such article".to_owned() }
+                Event::Reject {
+                    group: GROUPS[group].to_owned(),
+                    claim_no: CLAIM_NO - u64::from(age),
+                    reason: "no such article".to_owned(),
+                }
             }
             RowEvent::Redeliver => Event::Redeliver { max_redeliveries: MAX_REDELIVERIES },
             RowEvent::Requeue => Event::Requeue { claim_no: CLAIM_NO },

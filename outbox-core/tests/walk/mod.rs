@@ -38,7 +38,7 @@ enum Chance {
     Renew(usize, Duration),
     Settle(usize, Outcome),
     Receipt(String),
-    Reject(u64),
+    Reject(String, u64),
     Redeliver,
     Requeue(u64),
     Discard(u64),
@@ -83,7 +83,9 @@ fn event(chance: &Chance, row: &RowState, tokens: &[ClaimToken], now: &mut Times
         Chance::Renew(back, lease) => Event::Renew { token: newest(back)?, lease },
         Chance::Settle(back, outcome) => Event::Settle { token: newest(back)?, outcome },
         Chance::Receipt(group) => Event::Receipt { group },
-        Chance::Reject(off) => Event::Reject { claim_no: seen(off), reason: "no such article".to_owned() },
+        Chance::Reject(group, off) => {
+            Event::Reject { group, claim_no: seen(off), reason: "no such article".to_owned() }
+        }
         Chance::Redeliver => Event::Redeliver { max_redeliveries: MAX_REDELIVERIES },
         Chance::Requeue(off) => Event::Requeue { claim_no: seen(off) },
         Chance::Discard(off) => Event::Discard { claim_no: seen(off) },
@@ -104,7 +106,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         2 => (back(), short()).prop_map(|(back, lease)| Chance::Renew(back, lease)),
         6 => (back(), outcome()).prop_map(|(back, outcome)| Chance::Settle(back, outcome)),
         2 => group().prop_map(Chance::Receipt),
-        1 => prop_oneof![2 => Just(0), 1 => Just(1)].prop_map(Chance::Reject),
+        1 => (group(), prop_oneof![2 => Just(0), 1 => Just(1)]).prop_map(|(group, off)| Chance::Reject(group, off)),
         3 => Just(Chance::Redeliver),
         2 => off().prop_map(Chance::Requeue),
         1 => prop_oneof![1 => Just(0), 2 => Just(1)].prop_map(Chance::Discard),

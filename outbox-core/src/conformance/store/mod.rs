@@ -223,6 +223,7 @@ macro_rules! store_suite {
                     rejection_ends_a_claim,
                     rejection_of_another_claim_changes_nothing,
                     rejection_of_a_settled_fate_changes_nothing,
+                    rejection_by_a_group_that_has_handled_it_changes_nothing,
                 ]
                 operating: [
                     requeue_starts_over,

@@ -235,6 +235,16 @@ pub async fn rejection_of_another_claim_changes_nothing<F: StoreFixture>(scene: 
     assert_eq!(scene.receive(&[rejected(&message, 2)]).await, recorded(1));
 }
 
+/// The group handled it, forgot that, and cannot handle it again; the other one may still.
+pub async fn rejection_by_a_group_that_has_handled_it_changes_nothing<F: StoreFixture>(scene: &Scene<F>) {
+    let message = order();
+    scene.put_and_settle(&message, confirmed()).await;
+    assert_eq!(scene.receive(&[handled(&message, "points")]).await, recorded(1));
+    let before = scene.row(&message).await;
+    assert_eq!(scene.receive(&[rejected(&message, 1)]).await, stale(1));
+    assert_eq!(scene.row(&message).await, before);
+}
+
 pub async fn rejection_of_a_settled_fate_changes_nothing<F: StoreFixture>(scene: &Scene<F>) {
     let (failed_row, completed) = (order(), mail());
     scene.put_and_settle(&failed_row, failed()).await;
