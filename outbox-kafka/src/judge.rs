@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn what_hits_everybody_is_charged_to_nobody() {
-        for code in [AllBrokersDown, BrokerTransportFailure, Authentication, Fatal, PurgeInflight, QueueFull] {
+        for code in [AllBrokersDown, BrokerTransportFailure, Authentication, Fatal, PurgeInflight, QueueFull]
+        {
             assert_eq!(meaning(code), Meaning::Unavailable, "{code}");
         }
     }

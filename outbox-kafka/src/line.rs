@@ -65,9 +65,7 @@ impl Line {
     pub(crate) async fn probe(&self, limit: Duration) -> Result<(), Trouble> {
         let producer = self.producer()?.clone();
         // Blocks, and for no longer than the limit.
-        let question = spawn_blocking(move || {
-            producer.client().fetch_metadata(None, limit).map(drop)
-        });
+        let question = spawn_blocking(move || producer.client().fetch_metadata(None, limit).map(drop));
         let answer = question.await.unwrap_or(Err(KafkaError::Canceled));
         match (answer, self.fatal()) {
             (_, Some(trouble)) => Err(trouble),

@@ -8,7 +8,8 @@ use crate::error::InvalidKafkaConfig;
 const SERVERS: &str = "give the servers to KafkaConfig::new";
 const TIMEOUT: &str = "the publisher sets it; use KafkaConfig::with_confirm_timeout";
 const STORED: &str = "only acks=all means that the broker stored the message";
-const IDEMPOTENT: &str = "without idempotence a retry inside librdkafka stores a message twice or out of order";
+const IDEMPOTENT: &str =
+    "without idempotence a retry inside librdkafka stores a message twice or out of order";
 const TRANSACTION: &str = "a message of a transaction that is never committed would count as stored";
 const REPORTS: &str = "the publisher needs the report of every delivery";
 
