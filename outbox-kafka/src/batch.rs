@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::trouble::Trouble;
 
 /// How long a full queue is left alone before it is tried again.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
 /// The messages of one call, on their way to a verdict each.
 pub(crate) struct Batch<'a> {

@@ -11,8 +11,18 @@ use crate::property;
 use crate::route::{Route, Router};
 
 /// What librdkafka is told unless [`KafkaConfig::with_property`] says otherwise.
-const DEFAULTS: &[(&str, &str)] = &[
-    ("client.id", "outbox"),
+const COMMON: &[(&str, &str)] = &[("client.id", "outbox"), ("reconnect.backoff.max.ms", "2000")];
+
+const CONSUMER: &[(&str, &str)] = &[
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    // With `latest`, what was published before a group's first start would be skipped.
+    ("auto.offset.reset", "earliest"),
+    ("partition.assignment.strategy", "cooperative-sticky"),
+    ("queued.max.messages.kbytes", "16384"),
+];
+
+const PRODUCER: &[(&str, &str)] = &[
     ("acks", "all"),
     ("enable.idempotence", "true"),
     ("linger.ms", "0"),
@@ -24,7 +34,6 @@ const DEFAULTS: &[(&str, &str)] = &[
     // A topic made by hand is found before the first retry; one that does not exist fails soon.
     ("topic.metadata.refresh.interval.ms", "30000"),
     ("topic.metadata.propagation.max.ms", "5000"),
-    ("reconnect.backoff.max.ms", "2000"),
 ];
 
 /// How to reach Kafka and where messages go.
@@ -130,18 +139,29 @@ impl KafkaConfig {
         self.confirm_timeout * 3 / 4
     }
 
-    pub(crate) fn client(&self) -> ClientConfig {
+    pub(crate) fn producer(&self) -> ClientConfig {
+        let mut client = self.client(PRODUCER);
+        client.set("message.timeout.ms", self.message_timeout().as_millis().to_string());
+        client
+    }
+
+    pub(crate) fn consumer(&self, group: &str) -> ClientConfig {
+        let mut client = self.client(CONSUMER);
+        client.set("group.id", group);
+        client
+    }
+
+    fn client(&self, defaults: &[(&str, &str)]) -> ClientConfig {
         let mut client = ClientConfig::new();
         // librdkafka says nothing at this level unless the property `debug` asks for it.
         client.set_log_level(RDKafkaLogLevel::Debug);
         client.set("bootstrap.servers", &self.servers);
-        DEFAULTS.iter().for_each(|(name, value)| {
+        for (name, value) in COMMON.iter().chain(defaults) {
             client.set(*name, *value);
-        });
-        client.set("message.timeout.ms", self.message_timeout().as_millis().to_string());
-        self.properties.iter().for_each(|(name, value)| {
+        }
+        for (name, value) in &self.properties {
             client.set(name, value);
-        });
+        }
         client
     }
 }

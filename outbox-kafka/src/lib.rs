@@ -45,18 +45,24 @@
 
 mod batch;
 mod config;
+mod consumer;
 mod error;
 mod flight;
+mod handle;
 mod judge;
 mod line;
 mod parcel;
+mod post;
 mod property;
 mod publisher;
 mod route;
 mod session;
+mod stop;
 mod trouble;
 
 pub use config::KafkaConfig;
+pub use consumer::{KafkaConsumer, KafkaConsumerConfig, Order};
 pub use error::InvalidKafkaConfig;
+pub use handle::{SubscriberHandle, SubscriberShutdown};
 pub use publisher::KafkaPublisher;
 pub use route::Route;

@@ -33,7 +33,7 @@ impl Line {
     }
 
     fn with(config: &KafkaConfig, properties: &[(&str, &str)]) -> Result<Self, Trouble> {
-        let mut client = config.client();
+        let mut client = config.producer();
         properties.iter().for_each(|(name, value)| {
             client.set(*name, *value);
         });
@@ -117,13 +117,7 @@ impl Ear {
 
 impl ClientContext for Ear {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        match level {
-            RDKafkaLogLevel::Debug => tracing::debug!(facility, "librdkafka: {text}"),
-            RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => {
-                tracing::info!(facility, "librdkafka: {text}");
-            }
-            _ => tracing::warn!(facility, "librdkafka: {text}"),
-        }
+        log(level, facility, text);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -131,5 +125,14 @@ impl ClientContext for Ear {
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.into());
         }
+    }
+}
+
+/// librdkafka tries again whatever it logs, so nothing of it is an error of ours.
+pub(crate) fn log(level: RDKafkaLogLevel, facility: &str, text: &str) {
+    match level {
+        RDKafkaLogLevel::Debug => tracing::debug!(facility, "librdkafka: {text}"),
+        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::info!(facility, "librdkafka: {text}"),
+        _ => tracing::warn!(facility, "librdkafka: {text}"),
     }
 }

@@ -8,7 +8,7 @@ use crate::route::Route;
 
 /// The header of the MIME type, as most of Kafka's clients write it. It comes last, so that it counts where a
 /// user has a header of that name.
-const CONTENT_TYPE: &str = "content-type";
+pub(crate) const CONTENT_TYPE: &str = "content-type";
 /// The longest name that Kafka lets a topic have, in bytes.
 const TOPIC: usize = 249;
 

@@ -11,6 +11,8 @@ const STORED: &str = "only acks=all means that the broker stored the message";
 const IDEMPOTENT: &str =
     "without idempotence a retry inside librdkafka stores a message twice or out of order";
 const TRANSACTION: &str = "a message of a transaction that is never committed would count as stored";
+const HANDLED: &str = "an offset is committed when its message was handled, and not before";
+const GROUP: &str = "the group is that of the Consumer";
 const REPORTS: &str = "the publisher needs the report of every delivery";
 
 /// Refuses what librdkafka does not know and what breaks a promise.
@@ -40,6 +42,8 @@ fn broken_promise(name: &str, value: &str) -> Option<&'static str> {
         "message.timeout.ms" | "delivery.timeout.ms" => Some(TIMEOUT),
         "acks" | "request.required.acks" if value != "all" && value != "-1" => Some(STORED),
         "enable.idempotence" if value != "true" => Some(IDEMPOTENT),
+        "enable.auto.commit" | "enable.auto.offset.store" if value != "false" => Some(HANDLED),
+        "group.id" => Some(GROUP),
         "transactional.id" => Some(TRANSACTION),
         "delivery.report.only.error" if value != "false" => Some(REPORTS),
         _ => None,

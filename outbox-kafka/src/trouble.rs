@@ -41,6 +41,10 @@ impl Trouble {
         Self("the Kafka producer was given up while the message was in it".into())
     }
 
+    pub(crate) fn subscribing(error: KafkaError) -> Self {
+        Self(format!("the topics cannot be subscribed to: {error}; correct their names"))
+    }
+
     /// What a code says that came with a message.
     pub(crate) fn reported(code: RDKafkaErrorCode) -> Self {
         Self(format!("Kafka cannot be used now: {code}"))

@@ -1,7 +1,10 @@
-//! The publisher against a real Kafka.
+//! The publisher and the consumer against a real Kafka.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod conformance;
+mod consuming;
+mod desk;
 mod lab;
 mod proxy;
 mod sending;
+mod surviving;

@@ -1,0 +1,185 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::board::{Board, Partition};
+use super::letter::Letter;
+use crate::config::KafkaConfig;
+use crate::line::log;
+use crate::trouble::Trouble;
+
+/// A member of the group.
+pub(super) struct Reader {
+    /// Always there until the reader is dropped.
+    consumer: Option<StreamConsumer<Member>>,
+}
+
+/// What the reader and librdkafka's callbacks share.
+#[derive(Clone, Default)]
+pub(super) struct Shared {
+    board: Arc<Mutex<Board>>,
+    subscribed: watch::Sender<bool>,
+}
+
+impl Shared {
+    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn subscribed(&self) -> watch::Receiver<bool> {
+        self.subscribed.subscribe()
+    }
+}
+
+impl Reader {
+    /// Joins the group in the background.
+    pub(super) fn open(
+        config: &KafkaConfig,
+        group: &str,
+        topics: &[String],
+        shared: Shared,
+    ) -> Result<Self, Trouble> {
+        let client = config.consumer(group);
+        let consumer = StreamConsumer::from_config_and_context(&client, Member(shared));
+        let consumer: StreamConsumer<Member> = consumer.map_err(Trouble::creating)?;
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(Trouble::subscribing)?;
+        Ok(Self { consumer: Some(consumer) })
+    }
+
+    fn consumer(&self) -> KafkaResult<&StreamConsumer<Member>> {
+        self.consumer.as_ref().ok_or(KafkaError::Canceled)
+    }
+
+    /// The next record. It must be waited for always, even while nothing is wanted: that is what keeps the
+    /// membership. Safe to drop.
+    pub(super) async fn next(&self) -> KafkaResult<Letter> {
+        Ok(Letter::new(&self.consumer()?.recv().await?))
+    }
+
+    pub(super) fn pause(&self, partition: &Partition) {
+        self.note("pause", self.consumer().and_then(|consumer| consumer.pause(&list([(partition, None)]))));
+    }
+
+    pub(super) fn resume(&self, partition: &Partition) {
+        self.note("resume", self.consumer().and_then(|consumer| consumer.resume(&list([(partition, None)]))));
+    }
+
+    /// Fails where the partition has just left, which ends the pause as well.
+    fn note(&self, what: &str, result: KafkaResult<()>) {
+        if let Err(error) = result {
+            debug!(%error, what, "not done");
+        }
+    }
+
+    /// Sends the offsets to the broker; whether it took them, [`Member`] is told.
+    pub(super) fn commit(&self, offsets: &[(Partition, i64)]) {
+        if let Some(consumer) = self.consumer.as_ref().filter(|_| !offsets.is_empty()) {
+            commit(consumer, offsets, CommitMode::Async);
+        }
+    }
+
+    /// Commits, and leaves the group.
+    pub(super) async fn close(mut self, offsets: Vec<(Partition, i64)>, limit: Duration) {
+        let Some(consumer) = self.consumer.take() else { return };
+        let closing = spawn_blocking(move || {
+            if !offsets.is_empty() {
+                commit(&consumer, &offsets, CommitMode::Sync);
+            }
+            drop(consumer);
+        });
+        if timeout(limit, closing).await.is_err() {
+            warn!("leaving the group takes long; it goes on by itself");
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let Some(consumer) = self.consumer.take() else { return };
+        // Leaving the group blocks.
+        let ending = std::thread::Builder::new().name("outbox-kafka-end".into());
+        if let Err(error) = ending.spawn(move || drop(consumer)) {
+            warn!(%error, "no thread to end a Kafka consumer; it was ended in place");
+        }
+    }
+}
+
+fn list<'a>(partitions: impl IntoIterator<Item = (&'a Partition, Option<i64>)>) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for ((topic, partition), offset) in partitions {
+        let mut element = list.add_partition(topic, *partition);
+        if let Some(offset) = offset
+            && let Err(error) = element.set_offset(Offset::Offset(offset))
+        {
+            warn!(%error, offset, "not an offset");
+        }
+    }
+    list
+}
+
+fn commit<C: Consumer<Member>>(consumer: &C, offsets: &[(Partition, i64)], mode: CommitMode) {
+    let list = list(offsets.iter().map(|(partition, offset)| (partition, Some(*offset))));
+    if let Err(error) = consumer.commit(&list, mode) {
+        warn!(%error, "offsets are not committed; what was handled may be delivered again");
+    }
+}
+
+/// Is called while the next record is waited for.
+struct Member(Shared);
+
+impl ClientContext for Member {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        log(level, facility, text);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        warn!(%error, "librdkafka: {reason}");
+    }
+}
+
+impl ConsumerContext for Member {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Revoke(leaving) = rebalance else { return };
+        let leaving: Vec<Partition> = partitions(leaving);
+        info!(partitions = leaving.len(), "partitions leave");
+        let offsets: Vec<(Partition, i64)> = {
+            let mut board = self.0.board();
+            leaving.into_iter().filter_map(|gone| board.leave(&gone).map(|offset| (gone, offset))).collect()
+        };
+        // Partitions that were lost belong to somebody else already.
+        if !offsets.is_empty() && !consumer.assignment_lost() {
+            commit(consumer, &offsets, CommitMode::Async);
+        }
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(coming) = rebalance {
+            info!(partitions = coming.count(), "partitions come");
+            // One that was paused when it left would stay so.
+            if let Err(error) = consumer.resume(coming) {
+                debug!(%error, "not resumed");
+            }
+            self.0.subscribed.send_replace(true);
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let Err(error) = result else { return };
+        debug!(%error, "offsets are not committed; trying again");
+        let mut board = self.0.board();
+        partitions(offsets).iter().for_each(|partition| board.not_committed(partition));
+    }
+}
+
+fn partitions(list: &TopicPartitionList) -> Vec<Partition> {
+    list.elements().iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
+}
