@@ -9,8 +9,8 @@ use crate::stop::Stop;
 
 const FAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// A running [`KafkaConsumer`](crate::KafkaConsumer). Dropping the handle leaves it running until the runtime
-/// ends.
+/// A running [`KafkaConsumer`](crate::KafkaConsumer) or [`ReceiptListener`](crate::ReceiptListener). Dropping
+/// the handle leaves it running until the runtime ends.
 #[derive(Debug)]
 #[must_use = "without its handle it cannot be shut down"]
 pub struct SubscriberHandle {

@@ -10,9 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::{error, warn};
 
-use super::board::Place;
-use super::letter::{Epitaph, Letter};
-use super::reader::Shared;
+use crate::membership::{Epitaph, Letter, Place, Shared};
 use crate::post::post;
 use crate::session::Session;
 use crate::stop::Stop;

@@ -1,9 +1,6 @@
-mod board;
 mod config;
 mod errand;
 mod lanes;
-mod letter;
-mod reader;
 mod run;
 
 use std::fmt;
@@ -17,11 +14,11 @@ use tracing::warn;
 pub use config::{KafkaConsumerConfig, Order};
 
 use errand::Office;
-use reader::Shared;
 use run::Run;
 
 use crate::config::KafkaConfig;
 use crate::handle::SubscriberHandle;
+use crate::membership::{Membership, Shared};
 use crate::session::Session;
 
 /// Retries hold a partition up: past this, somebody should know.
@@ -105,9 +102,11 @@ impl KafkaConsumer {
         let dead_letters = dead_letters.unwrap_or_else(|| format!("{}.dead", consumer.group()));
         let (slots, shared) = (Arc::new(Semaphore::new(config.concurrency)), Shared::default());
         SubscriberHandle::spawn(shared.subscribed(), |stop| {
+            let membership =
+                Membership::new(kafka.clone(), consumer.group().to_owned(), topics, shared.clone());
             let session = Session::new(kafka);
             let office = Office { consumer, session, dead_letters, slots, shared, stop };
-            Run::new(Arc::new(office), config, topics).run()
+            Run::new(Arc::new(office), membership, config).run()
         })
     }
 

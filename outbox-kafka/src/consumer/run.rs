@@ -1,26 +1,16 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use outbox_core::Message;
-use outbox_core::relay::Backoff;
 use outbox_core::wire::NoMsgId;
-use rdkafka::error::KafkaError;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
-use super::board::{Partition, Place};
 use super::config::{KafkaConsumerConfig, Order};
 use super::errand::{Errand, Left, Office};
 use super::lanes::Lanes;
-use super::letter::Letter;
-use super::reader::Reader;
 use crate::handle::SubscriberShutdown;
-
-/// For how long leaving the group is waited for.
-const LEAVING: Duration = Duration::from_secs(10);
-/// After an error that passes by itself.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
+use crate::membership::{LEAVING, Letter, Membership, Partition, Place, Reader};
 
 /// What waits for what.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,20 +26,20 @@ pub(super) enum Lane {
 /// The task of a consumer: takes records, gives each to a task of its own, commits what is done, and starts
 /// over when the membership ends.
 pub(super) struct Run {
-    pub(super) office: Arc<Office>,
-    pub(super) config: KafkaConsumerConfig,
-    pub(super) topics: Vec<String>,
+    office: Arc<Office>,
+    membership: Membership,
+    config: KafkaConsumerConfig,
     lanes: Lanes<Lane, (Letter, Place)>,
     errands: JoinSet<(Lane, Place, Left)>,
     report: SubscriberShutdown,
 }
 
 impl Run {
-    pub(super) fn new(office: Arc<Office>, config: KafkaConsumerConfig, topics: Vec<String>) -> Self {
+    pub(super) fn new(office: Arc<Office>, membership: Membership, config: KafkaConsumerConfig) -> Self {
         Self {
             office,
+            membership,
             config,
-            topics,
             lanes: Lanes::new(),
             errands: JoinSet::new(),
             report: SubscriberShutdown::default(),
@@ -58,31 +48,13 @@ impl Run {
 
     /// Until it is told to stop; then at most until the deadline.
     pub(super) async fn run(mut self) -> SubscriberShutdown {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-        loop {
-            match self.open() {
-                Ok(reader) => {
-                    let since = Instant::now();
-                    self.serve(&reader).await;
-                    if self.office.stop.is_asked() {
-                        return self.wind_up(Some(reader)).await;
-                    }
-                    if since.elapsed() > Duration::from_secs(60) {
-                        backoff.reset();
-                    }
-                }
-                Err(error) => warn!(%error, "no consumer; trying again"),
-            }
-            if !self.office.stop.wait_until(Instant::now() + backoff.pause()).await {
-                return self.wind_up(None).await;
+        while let Some(reader) = self.membership.join(&self.office.stop).await {
+            self.serve(&reader).await;
+            if self.office.stop.is_asked() {
+                return self.wind_up(Some(reader)).await;
             }
         }
-    }
-
-    fn open(&self) -> Result<Reader, outbox_core::PublishError> {
-        let Office { session, consumer, shared, .. } = &*self.office;
-        let reader = Reader::open(&session.config, consumer.group(), &self.topics, shared.clone());
-        reader.map_err(|trouble| trouble.error())
+        self.wind_up(None).await
     }
 
     /// Until the membership is over or the consumer is to stop.
@@ -93,39 +65,20 @@ impl Run {
             tokio::select! {
                 biased;
                 () = self.office.stop.asked() => return,
+                _ = ticks.tick() => reader.commit(&self.office.shared.board().take_uncommitted()),
                 Some(ended) = self.errands.join_next() => self.ended(ended, Some(reader)),
-                _ = ticks.tick() => self.commit(reader),
-                record = reader.next() => match record {
-                    Ok(letter) => self.take(letter, reader),
-                    Err(error) if is_final(&error) => {
-                        warn!(%error, "the membership has ended; joining again");
-                        return;
-                    }
-                    Err(error) => {
-                        warn!(%error, "nothing can be read; trying again");
-                        sleep(AFTER_ERROR).await;
-                    }
+                letter = reader.next() => match letter {
+                    Some(letter) => self.take(letter, reader),
+                    None => return,
                 },
             }
         }
     }
 
-    fn commit(&self, reader: &Reader) {
-        let offsets = self.office.shared.board().take_uncommitted();
-        reader.commit(&offsets);
-    }
-
     fn take(&mut self, letter: Letter, reader: &Reader) {
         let message = letter.message();
         let lane = self.lane(&letter, &message);
-        let place = {
-            let mut board = self.office.shared.board();
-            let place = board.arrive(letter.partition.clone(), letter.offset);
-            if board.pauses(&place.partition, self.config.prefetch) {
-                reader.pause(&place.partition);
-            }
-            place
-        };
+        let place = self.office.shared.arrive(&letter, self.config.prefetch, reader);
         if let Some((letter, place)) = self.lanes.enter(lane.clone(), (letter, place)) {
             self.start(lane, letter, place, message);
         }
@@ -160,17 +113,14 @@ impl Run {
     }
 
     fn answer(&mut self, place: &Place, left: Left, reader: Option<&Reader>) {
-        let mut board = self.office.shared.board();
+        let stops = self.office.stop.is_asked();
         match left {
             Left::Answered => {
-                board.done(place);
-                self.report.answered += usize::from(self.office.stop.is_asked());
+                self.office.shared.done(place, self.config.prefetch, reader);
+                self.report.answered += usize::from(stops);
             }
             Left::Returned => self.report.returned += 1,
             Left::Lost => {}
-        }
-        if let Some(reader) = reader.filter(|_| board.resumes(&place.partition, self.config.prefetch)) {
-            reader.resume(&place.partition);
         }
     }
 
@@ -197,8 +147,4 @@ impl Run {
             self.ended(ended, None);
         }
     }
-}
-
-fn is_final(error: &KafkaError) -> bool {
-    matches!(error, KafkaError::MessageConsumptionFatal(_) | KafkaError::Canceled)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use outbox_core::consumer::{ConsumerConfig, Delivery, HandlerError, NoReceipts, handler_fn};
 use outbox_core::memory::MemoryDedup;
-use outbox_core::{Consumer, DedupStore, Message, Publisher, RetryPolicy};
+use outbox_core::{Consumer, DedupStore, Message, Publisher, ReceiptSink, RetryPolicy};
 use outbox_kafka::{KafkaConfig, KafkaConsumer, KafkaConsumerConfig, SubscriberHandle};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -83,13 +83,13 @@ impl Desk {
         self.ended.lock().unwrap().clear();
     }
 
-    fn consumer(&self, dedup: Option<Arc<dyn DedupStore>>) -> Consumer {
+    fn consumer(&self, dedup: Option<Arc<dyn DedupStore>>, receipts: impl ReceiptSink) -> Consumer {
         let desk = self.clone();
         let handler = handler_fn(move |delivery: Delivery<Value>| {
             let desk = desk.clone();
             async move { desk.handle(delivery).await }
         });
-        let consumer = Consumer::new(&*self.group, handler, NoReceipts).with_config(quick());
+        let consumer = Consumer::new(&*self.group, handler, receipts).with_config(quick());
         match dedup {
             Some(dedup) => consumer.with_dedup(dedup),
             None => consumer,
@@ -107,7 +107,22 @@ impl Desk {
         topic: &str,
         config: KafkaConsumerConfig,
     ) -> SubscriberHandle {
-        subscribed(KafkaConsumer::new(kafka, [topic], self.consumer(Some(self.dedup.clone()))), config).await
+        subscribed(
+            KafkaConsumer::new(kafka, [topic], self.consumer(Some(self.dedup.clone()), NoReceipts)),
+            config,
+        )
+        .await
+    }
+
+    /// As [`join`](Self::join), with receipts.
+    pub(crate) async fn join_with_receipts(
+        &self,
+        topic: &str,
+        receipts: impl ReceiptSink,
+    ) -> SubscriberHandle {
+        let consumer = self.consumer(Some(self.dedup.clone()), receipts);
+        let kafka = KafkaConfig::new(servers()).unwrap();
+        subscribed(KafkaConsumer::new(kafka, [topic], consumer), KafkaConsumerConfig::default()).await
     }
 
     /// As [`join`](Self::join), so that every delivery reaches the handler.
@@ -117,7 +132,7 @@ impl Desk {
         config: KafkaConsumerConfig,
     ) -> SubscriberHandle {
         let kafka = KafkaConfig::new(servers()).unwrap();
-        subscribed(KafkaConsumer::new(kafka, [topic], self.consumer(None)), config).await
+        subscribed(KafkaConsumer::new(kafka, [topic], self.consumer(None, NoReceipts)), config).await
     }
 
     async fn handle(&self, delivery: Delivery<Value>) -> Result<(), HandlerError> {

@@ -6,5 +6,6 @@ mod consuming;
 mod desk;
 mod lab;
 mod proxy;
+mod receipts;
 mod sending;
 mod surviving;

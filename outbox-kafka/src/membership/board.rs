@@ -1,19 +1,19 @@
 use std::collections::{HashMap, VecDeque};
 
 /// A topic's name and a partition's number.
-pub(super) type Partition = (String, i32);
+pub(crate) type Partition = (String, i32);
 
 /// Where a record is, and in which stay of its partition with this process it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) partition: Partition,
-    pub(super) offset: i64,
+pub(crate) struct Place {
+    pub(crate) partition: Partition,
+    pub(crate) offset: i64,
     stay: u64,
 }
 
 /// What of each partition is under way, and how far everything before is done. Only that far may be committed.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     partitions: HashMap<Partition, Progress>,
     stays: u64,
 }
@@ -31,7 +31,7 @@ struct Progress {
 
 impl Board {
     /// Notes a record that has come.
-    pub(super) fn arrive(&mut self, partition: Partition, offset: i64) -> Place {
+    pub(crate) fn arrive(&mut self, partition: Partition, offset: i64) -> Place {
         // Offsets fall when a topic was made anew: what is under way belongs to the one before.
         if self.partitions.get(&partition).is_some_and(|known| known.is_past(offset)) {
             self.partitions.remove(&partition);
@@ -46,11 +46,11 @@ impl Board {
     }
 
     /// Whether the record's partition has been here ever since it came.
-    pub(super) fn has(&self, place: &Place) -> bool {
+    pub(crate) fn has(&self, place: &Place) -> bool {
         self.partitions.get(&place.partition).is_some_and(|progress| progress.stay == place.stay)
     }
 
-    pub(super) fn done(&mut self, place: &Place) {
+    pub(crate) fn done(&mut self, place: &Place) {
         let progress = self.partitions.get_mut(&place.partition);
         if let Some(progress) = progress.filter(|progress| progress.stay == place.stay) {
             progress.done(place.offset);
@@ -58,14 +58,14 @@ impl Board {
     }
 
     /// Whether the partition is to be paused; it counts as paused from then on.
-    pub(super) fn pauses(&mut self, partition: &Partition, prefetch: usize) -> bool {
+    pub(crate) fn pauses(&mut self, partition: &Partition, prefetch: usize) -> bool {
         let full =
             self.partitions.get_mut(partition).filter(|known| !known.paused && known.open.len() >= prefetch);
         full.map(|progress| progress.paused = true).is_some()
     }
 
     /// Whether a paused partition has room again; it counts as not paused from then on.
-    pub(super) fn resumes(&mut self, partition: &Partition, prefetch: usize) -> bool {
+    pub(crate) fn resumes(&mut self, partition: &Partition, prefetch: usize) -> bool {
         let free = self
             .partitions
             .get_mut(partition)
@@ -74,7 +74,7 @@ impl Board {
     }
 
     /// What is to be committed and was not before; it counts as committed from then on.
-    pub(super) fn take_uncommitted(&mut self) -> Vec<(Partition, i64)> {
+    pub(crate) fn take_uncommitted(&mut self) -> Vec<(Partition, i64)> {
         self.partitions
             .iter_mut()
             .filter_map(|(partition, progress)| Some((partition.clone(), progress.take_uncommitted()?)))
@@ -82,14 +82,14 @@ impl Board {
     }
 
     /// The last commit of this partition failed.
-    pub(super) fn not_committed(&mut self, partition: &Partition) {
+    pub(crate) fn not_committed(&mut self, partition: &Partition) {
         if let Some(progress) = self.partitions.get_mut(partition) {
             progress.committed = None;
         }
     }
 
     /// The partition goes to another process; what is to be committed before.
-    pub(super) fn leave(&mut self, partition: &Partition) -> Option<i64> {
+    pub(crate) fn leave(&mut self, partition: &Partition) -> Option<i64> {
         self.partitions.remove(partition)?.take_uncommitted()
     }
 }

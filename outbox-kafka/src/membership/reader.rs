@@ -7,41 +7,65 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::board::{Board, Partition};
+use super::board::{Board, Partition, Place};
 use super::letter::Letter;
 use crate::config::KafkaConfig;
 use crate::line::log;
 use crate::trouble::Trouble;
 
+/// For how long leaving the group is waited for.
+pub(crate) const LEAVING: Duration = Duration::from_secs(10);
+/// After an error that passes by itself.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+
 /// A member of the group.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     /// Always there until the reader is dropped.
     consumer: Option<StreamConsumer<Member>>,
 }
 
 /// What the reader and librdkafka's callbacks share.
 #[derive(Clone, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     board: Arc<Mutex<Board>>,
     subscribed: watch::Sender<bool>,
 }
 
 impl Shared {
-    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+    pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn subscribed(&self) -> watch::Receiver<bool> {
+    /// Notes a letter that has come. When its partition is as far ahead as `prefetch`, pauses it.
+    pub(crate) fn arrive(&self, letter: &Letter, prefetch: usize, reader: &Reader) -> Place {
+        let mut board = self.board();
+        let place = board.arrive(letter.partition.clone(), letter.offset);
+        if board.pauses(&place.partition, prefetch) {
+            reader.pause(&place.partition);
+        }
+        place
+    }
+
+    /// Notes that one is done, and resumes its partition when there is room again.
+    pub(crate) fn done(&self, place: &Place, prefetch: usize, reader: Option<&Reader>) {
+        let mut board = self.board();
+        board.done(place);
+        if let Some(reader) = reader.filter(|_| board.resumes(&place.partition, prefetch)) {
+            reader.resume(&place.partition);
+        }
+    }
+
+    pub(crate) fn subscribed(&self) -> watch::Receiver<bool> {
         self.subscribed.subscribe()
     }
 }
 
 impl Reader {
     /// Joins the group in the background.
-    pub(super) fn open(
+    pub(crate) fn open(
         config: &KafkaConfig,
         group: &str,
         topics: &[String],
@@ -59,17 +83,31 @@ impl Reader {
         self.consumer.as_ref().ok_or(KafkaError::Canceled)
     }
 
-    /// The next record. It must be waited for always, even while nothing is wanted: that is what keeps the
-    /// membership. Safe to drop.
-    pub(super) async fn next(&self) -> KafkaResult<Letter> {
+    /// The next record; none when the membership has ended. It must be waited for always, even while nothing is
+    /// wanted: that is what keeps the membership. Safe to drop.
+    pub(crate) async fn next(&self) -> Option<Letter> {
+        loop {
+            match self.receive().await {
+                Ok(letter) => return Some(letter),
+                Err(error) if is_final(&error) => {
+                    warn!(%error, "the membership has ended; joining again");
+                    return None;
+                }
+                Err(error) => warn!(%error, "nothing can be read; trying again"),
+            }
+            sleep(AFTER_ERROR).await;
+        }
+    }
+
+    async fn receive(&self) -> KafkaResult<Letter> {
         Ok(Letter::new(&self.consumer()?.recv().await?))
     }
 
-    pub(super) fn pause(&self, partition: &Partition) {
+    pub(crate) fn pause(&self, partition: &Partition) {
         self.note("pause", self.consumer().and_then(|consumer| consumer.pause(&list([(partition, None)]))));
     }
 
-    pub(super) fn resume(&self, partition: &Partition) {
+    pub(crate) fn resume(&self, partition: &Partition) {
         self.note("resume", self.consumer().and_then(|consumer| consumer.resume(&list([(partition, None)]))));
     }
 
@@ -81,14 +119,14 @@ impl Reader {
     }
 
     /// Sends the offsets to the broker; whether it took them, [`Member`] is told.
-    pub(super) fn commit(&self, offsets: &[(Partition, i64)]) {
+    pub(crate) fn commit(&self, offsets: &[(Partition, i64)]) {
         if let Some(consumer) = self.consumer.as_ref().filter(|_| !offsets.is_empty()) {
             commit(consumer, offsets, CommitMode::Async);
         }
     }
 
     /// Commits, and leaves the group.
-    pub(super) async fn close(mut self, offsets: Vec<(Partition, i64)>, limit: Duration) {
+    pub(crate) async fn close(mut self, offsets: Vec<(Partition, i64)>, limit: Duration) {
         let Some(consumer) = self.consumer.take() else { return };
         let closing = spawn_blocking(move || {
             if !offsets.is_empty() {
@@ -111,6 +149,10 @@ impl Drop for Reader {
             warn!(%error, "no thread to end a Kafka consumer; it was ended in place");
         }
     }
+}
+
+fn is_final(error: &KafkaError) -> bool {
+    matches!(error, KafkaError::MessageConsumptionFatal(_) | KafkaError::Canceled)
 }
 
 fn list<'a>(partitions: impl IntoIterator<Item = (&'a Partition, Option<i64>)>) -> TopicPartitionList {

@@ -15,24 +15,24 @@ const LONGEST_REASON: usize = 1_000;
 
 /// A record as it came.
 #[derive(Debug)]
-pub(super) struct Letter {
-    pub(super) partition: Partition,
-    pub(super) offset: i64,
-    pub(super) key: Option<Vec<u8>>,
+pub(crate) struct Letter {
+    pub(crate) partition: Partition,
+    pub(crate) offset: i64,
+    pub(crate) key: Option<Vec<u8>>,
     value: Option<Bytes>,
     headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 /// What is written on a dead letter.
 #[derive(Debug, Clone)]
-pub(super) struct Epitaph<'a> {
-    pub(super) group: &'a str,
-    pub(super) reason: &'a str,
-    pub(super) attempts: u32,
+pub(crate) struct Epitaph<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) reason: &'a str,
+    pub(crate) attempts: u32,
 }
 
 impl Letter {
-    pub(super) fn new(record: &BorrowedMessage<'_>) -> Self {
+    pub(crate) fn new(record: &BorrowedMessage<'_>) -> Self {
         let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
         Self {
             partition: (record.topic().to_owned(), record.partition()),
@@ -43,7 +43,7 @@ impl Letter {
         }
     }
 
-    pub(super) fn message(&self) -> Result<Message, NoMsgId> {
+    pub(crate) fn message(&self) -> Result<Message, NoMsgId> {
         let text = |(name, value): &(String, Option<Vec<u8>>)| {
             Some((name.clone(), String::from_utf8(value.clone()?).ok()?))
         };
@@ -59,8 +59,12 @@ impl Letter {
         })
     }
 
+    pub(crate) fn body(&self) -> &[u8] {
+        self.value.as_deref().unwrap_or_default()
+    }
+
     /// The record that goes to `topic`: as it came, and why.
-    pub(super) fn dead<'a>(&'a self, topic: &'a str, epitaph: &Epitaph<'_>) -> Record<'a> {
+    pub(crate) fn dead<'a>(&'a self, topic: &'a str, epitaph: &Epitaph<'_>) -> Record<'a> {
         let mut headers = OwnedHeaders::new_with_capacity(self.headers.len() + 7);
         // Those of an earlier death would be read for those of this one.
         for (key, value) in self.headers.iter().filter(|(name, _)| !is_of_a_death(name)) {
