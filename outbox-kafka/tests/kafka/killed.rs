@@ -16,14 +16,24 @@ use crate::lab::{Lab, servers, unique};
 /// Set for the process that is to be killed: topic, group and the file of its effects.
 const VICTIM: &str = "OUTBOX_TEST_VICTIM";
 
-fn spawn(topic: &str, group: &str, effects: &Path) -> Child {
+/// Is killed when it is dropped, so that it dies with the test.
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn spawn(topic: &str, group: &str, effects: &Path) -> Victim {
     let this = "killed::kafka_process_that_is_killed_again_and_again_loses_nothing";
-    Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", this, "--include-ignored", "--nocapture"])
         .env(VICTIM, format!("{topic} {group} {}", effects.display()))
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Victim(child.unwrap())
 }
 
 /// The life of the victim.
@@ -67,15 +77,14 @@ async fn kafka_process_that_is_killed_again_and_again_loses_nothing() {
     publish(&lab, &messages).await;
     let (group, effects) = (unique("group"), std::env::temp_dir().join(unique("effects")));
     for kill_at in [200, 700, 1_500, usize::MAX] {
-        let mut victim = spawn(&topic, &group, &effects);
+        let victim = spawn(&topic, &group, &effects);
         let patience = Instant::now() + Duration::from_secs(60);
         let distinct = || seen(&effects).into_iter().collect::<std::collections::BTreeSet<_>>().len();
         while distinct() < kill_at.min(ALL) {
             assert!(Instant::now() < patience, "only {} of {ALL} were handled", distinct());
             sleep(Duration::from_millis(20)).await;
         }
-        victim.kill().unwrap();
-        victim.wait().unwrap();
+        drop(victim);
     }
     let seen = seen(&effects);
     std::fs::remove_file(&effects).unwrap();
