@@ -16,6 +16,7 @@ pub(crate) struct Place {
 pub(crate) struct Board {
     partitions: HashMap<Partition, Progress>,
     stays: u64,
+    memberships: u64,
 }
 
 #[derive(Debug)]
@@ -30,6 +31,18 @@ struct Progress {
 }
 
 impl Board {
+    /// Begins a membership, and forgets all partitions of the one before. Its number.
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.partitions.clear();
+        self.memberships += 1;
+        self.memberships
+    }
+
+    /// Whether no other membership has begun since.
+    pub(crate) fn is_in(&self, membership: u64) -> bool {
+        self.memberships == membership
+    }
+
     /// Notes a record that has come.
     pub(crate) fn arrive(&mut self, partition: Partition, offset: i64) -> Place {
         // Offsets fall when a topic was made anew: what is under way belongs to the one before.
@@ -162,6 +175,17 @@ mod tests {
         assert!(board.has(&new[0]));
         board.done(&new[0]);
         assert_eq!(board.take_uncommitted(), [(partition(), 2)]);
+    }
+
+    #[test]
+    fn a_membership_leaves_nothing_to_the_next() {
+        let mut board = Board::default();
+        let first = board.begin();
+        let old = arrive(&mut board, [1]);
+        let second = board.begin();
+        assert!(!board.is_in(first) && board.is_in(second) && !board.has(&old[0]));
+        let new = arrive(&mut board, [1]);
+        assert_ne!(old, new);
     }
 
     #[test]

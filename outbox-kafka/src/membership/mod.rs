@@ -38,6 +38,7 @@ impl Membership {
 
     /// Joins the group, again and again with growing pauses; none when it is time to stop.
     pub(crate) async fn join(&mut self, stop: &Stop) -> Option<Reader> {
+        self.shared.set_subscribed(false);
         while self.rest(stop).await {
             self.joined = Some(Instant::now());
             match Reader::open(&self.kafka, &self.group, &self.topics, self.shared.clone()) {

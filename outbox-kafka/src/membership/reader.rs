@@ -58,6 +58,10 @@ impl Shared {
         }
     }
 
+    pub(crate) fn set_subscribed(&self, subscribed: bool) {
+        self.subscribed.send_replace(subscribed);
+    }
+
     pub(crate) fn subscribed(&self) -> watch::Receiver<bool> {
         self.subscribed.subscribe()
     }
@@ -72,7 +76,7 @@ impl Reader {
         shared: Shared,
     ) -> Result<Self, Trouble> {
         let client = config.consumer(group);
-        let consumer = StreamConsumer::from_config_and_context(&client, Member(shared));
+        let consumer = StreamConsumer::from_config_and_context(&client, Member::new(shared));
         let consumer: StreamConsumer<Member> = consumer.map_err(Trouble::creating)?;
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(Trouble::subscribing)?;
@@ -175,8 +179,23 @@ fn commit<C: Consumer<Member>>(consumer: &C, offsets: &[(Partition, i64)], mode:
     }
 }
 
-/// Is called while the next record is waited for.
-struct Member(Shared);
+/// Is called while the next record is waited for, and while the group is left.
+struct Member {
+    shared: Shared,
+    membership: u64,
+}
+
+impl Member {
+    fn new(shared: Shared) -> Self {
+        let membership = shared.board().begin();
+        Self { shared, membership }
+    }
+
+    /// The board, unless it is that of a membership that came after this one.
+    fn board(&self) -> Option<MutexGuard<'_, Board>> {
+        Some(self.shared.board()).filter(|board| board.is_in(self.membership))
+    }
+}
 
 impl ClientContext for Member {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
@@ -194,7 +213,7 @@ impl ConsumerContext for Member {
         let leaving: Vec<Partition> = partitions(leaving);
         info!(partitions = leaving.len(), "partitions leave");
         let offsets: Vec<(Partition, i64)> = {
-            let mut board = self.0.board();
+            let Some(mut board) = self.board() else { return };
             leaving.into_iter().filter_map(|gone| board.leave(&gone).map(|offset| (gone, offset))).collect()
         };
         // Partitions that were lost belong to somebody else already.
@@ -210,14 +229,14 @@ impl ConsumerContext for Member {
             if let Err(error) = consumer.resume(coming) {
                 debug!(%error, "not resumed");
             }
-            self.0.subscribed.send_replace(true);
+            self.shared.set_subscribed(true);
         }
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
         let Err(error) = result else { return };
         debug!(%error, "offsets are not committed; trying again");
-        let mut board = self.0.board();
+        let Some(mut board) = self.board() else { return };
         partitions(offsets).iter().for_each(|partition| board.not_committed(partition));
     }
 }

@@ -1,27 +1,22 @@
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use outbox_core::OutboxStore;
 use outbox_core::relay::Backoff;
-use outbox_core::slip::{self, Fate};
-use outbox_core::{OutboxStore, Receipt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use super::config::ReceiptListenerConfig;
+use super::desk::{Desk, Held};
 use crate::config::KafkaConfig;
 use crate::handle::{SubscriberHandle, SubscriberShutdown};
-use crate::membership::{Epitaph, LEAVING, Letter, Membership, Place, Reader, Shared};
-use crate::post::post;
+use crate::membership::{LEAVING, Letter, Membership, Place, Reader, Shared};
 use crate::session::Session;
 use crate::stop::Stop;
 
-/// What stands for a group on the dead letters of receipts.
-const GROUP: &str = "outbox.receipts";
 const COMMIT: Duration = Duration::from_secs(1);
 
 /// Takes the receipts that [`KafkaReceiptSink`](super::KafkaReceiptSink)s and others have sent to a topic, and
@@ -78,56 +73,6 @@ impl fmt::Debug for ReceiptListener {
             .field("topic", &self.topic)
             .field("config", &self.config)
             .finish_non_exhaustive()
-    }
-}
-
-type Held = (Letter, Place);
-
-/// Where receipts are dealt with.
-struct Desk {
-    store: Arc<dyn OutboxStore>,
-    session: Session,
-    dead_letters: String,
-}
-
-impl Desk {
-    /// What is done, because the store or the dead letters have it, and the rest.
-    async fn settle(self: Arc<Self>, batch: Vec<Held>) -> (Vec<Place>, Vec<Held>) {
-        let read: Vec<_> = batch.iter().map(|(letter, _)| slip::read(letter.body())).collect();
-        let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
-        let applying = AssertUnwindSafe(slip::apply(&*self.store, &receipts)).catch_unwind();
-        // After a panic of the store all are kept.
-        let mut fates = applying.await.unwrap_or_default().into_iter();
-        let (mut done, mut rest) = (Vec::new(), Vec::new());
-        for ((letter, place), read) in batch.into_iter().zip(read) {
-            let fate = match read {
-                Ok(_) => fates.next().unwrap_or(Fate::Kept),
-                Err(problem) => Fate::Refused(problem),
-            };
-            let is_done = match fate {
-                Fate::Applied => true,
-                Fate::Refused(problem) => self.bury(&letter, &problem).await,
-                Fate::Kept => false,
-            };
-            if is_done { done.push(place) } else { rest.push((letter, place)) }
-        }
-        (done, rest)
-    }
-
-    async fn bury(&self, letter: &Letter, reason: &str) -> bool {
-        let epitaph = Epitaph { group: GROUP, reason, attempts: 0 };
-        let topic = &self.dead_letters;
-        match post(&self.session, topic, || letter.dead(topic, &epitaph)).await {
-            Ok(()) => {
-                warn!(reason, "a receipt went to the dead letters");
-                metrics::counter!("outbox_receipts_total", "outcome" => "dead_letter").increment(1);
-                true
-            }
-            Err(error) => {
-                warn!(reason, %error, "a receipt for the dead letters is not stored there; trying again");
-                false
-            }
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Receipts that travel through the broker, from consumers back to the producer.
 
 mod config;
+mod desk;
 mod listener;
 mod sink;
 
