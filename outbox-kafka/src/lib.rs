@@ -1,4 +1,6 @@
 //! Publishes outbox messages to Kafka: `acks=all`, idempotent, a whole batch in flight at once, in order.
+//! [`KafkaConsumer`] reads them, and receipts go back through a topic by [`KafkaReceiptSink`] and
+//! [`ReceiptListener`].
 //!
 //! ```no_run
 //! use outbox_kafka::{KafkaConfig, KafkaPublisher, Route};
@@ -37,6 +39,7 @@
 //! - Give topics three replicas and `min.insync.replicas=2`. `acks=all` waits for the replicas in sync, which
 //!   may be one: a topic with less loses with its broker what it has confirmed.
 //! - More partitions for a topic move its keys to other partitions, which breaks their order for once.
+//! - Topics are never made here, neither for messages nor for receipts or dead letters.
 //! - A topic that was missing is found within 30 s after it was made, before the first retry.
 //! - TLS, and SASL other than PLAIN, need librdkafka with OpenSSL. Add `rdkafka = { version = "0.39", features =
 //!   ["ssl"] }` to your dependencies (`ssl-vendored` builds OpenSSL, too), and set the properties:
