@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use outbox_core::{Message, PublishError};
 use rdkafka::producer::DeliveryFuture;
-use rdkafka::types::RDKafkaErrorCode::{self, QueueFull};
+use rdkafka::types::RDKafkaErrorCode::{self, PurgeQueue, QueueFull};
 use tokio::time::{Instant, sleep};
 
 use crate::flight::{Ending, Flight};
@@ -106,6 +106,7 @@ impl<'a> Batch<'a> {
                     suspects.push(index);
                     continue;
                 }
+                (_, Some(Ending::Trouble(trouble))) if code == PurgeQueue => trouble.clone().error(),
                 (_, Some(Ending::Trouble(trouble))) => trouble.clone().and_sent().error(),
                 (Meaning::Failed, _) => failed(code, topic),
                 (Meaning::TimedOut, _) | (_, Some(Ending::Late)) => timed_out(topic),

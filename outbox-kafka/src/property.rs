@@ -59,8 +59,12 @@ fn reason(error: KafkaError) -> String {
 }
 
 fn without_value(reason: String, value: &str) -> String {
-    let reason = if value.is_empty() { reason } else { reason.replace(value, "…") };
-    if reason.contains("OpenSSL not available") {
+    with_hint(if value.is_empty() { reason } else { reason.replace(value, "…") })
+}
+
+/// What to do where librdkafka was built without OpenSSL.
+pub(crate) fn with_hint(reason: String) -> String {
+    if reason.to_lowercase().contains("openssl") {
         return reason + "; add rdkafka with its feature `ssl` to your dependencies";
     }
     reason
@@ -110,5 +114,11 @@ mod tests {
             assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
         }
         assert!(check("client.id", "a\0b").is_err());
+    }
+
+    #[test]
+    fn what_needs_openssl_says_how_to_get_it() {
+        assert!(with_hint("OpenSSL not available at build time".into()).contains("feature `ssl`"));
+        assert_eq!(with_hint("no such property".into()), "no such property");
     }
 }

@@ -4,6 +4,8 @@ use outbox_core::PublishError;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
+use crate::property::with_hint;
+
 /// What is wrong with all messages that have no verdict of their own: nothing is charged for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Trouble(String);
@@ -12,7 +14,7 @@ impl Trouble {
     /// The error's own text can hold the value of a property.
     pub(crate) fn creating(error: KafkaError) -> Self {
         let reason = match error {
-            KafkaError::ClientCreation(reason) => reason,
+            KafkaError::ClientCreation(reason) => with_hint(reason),
             KafkaError::ClientConfig(_, reason, name, _) => format!("property {name:?}: {reason}"),
             _ => "a setting holds a zero byte".into(),
         };
