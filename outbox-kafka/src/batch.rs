@@ -48,6 +48,9 @@ impl<'a> Batch<'a> {
         if suspects.is_empty() {
             return Ok(());
         }
+        if Instant::now() >= self.deadline {
+            return Err(Trouble::unfinished());
+        }
         tracing::debug!(messages = suspects.len(), "too large together; each is sent by itself");
         let alone = Arc::new(Line::open_for_single_messages(&self.session.config)?);
         for index in self.round(&alone, suspects).await {

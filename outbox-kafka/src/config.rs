@@ -11,7 +11,12 @@ use crate::property;
 use crate::route::{Route, Router};
 
 /// What librdkafka is told unless [`KafkaConfig::with_property`] says otherwise.
-const COMMON: &[(&str, &str)] = &[("client.id", "outbox"), ("reconnect.backoff.max.ms", "2000")];
+const COMMON: &[(&str, &str)] = &[
+    ("client.id", "outbox"),
+    ("reconnect.backoff.max.ms", "2000"),
+    // A topic that is made is found before the first retry.
+    ("topic.metadata.refresh.interval.ms", "30000"),
+];
 
 const CONSUMER: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
@@ -31,8 +36,7 @@ const PRODUCER: &[(&str, &str)] = &[
     // Larger than any topic's default, so that the topic's own limit counts.
     ("message.max.bytes", "16777216"),
     ("queue.buffering.max.kbytes", "65536"),
-    // A topic made by hand is found before the first retry; one that does not exist fails soon.
-    ("topic.metadata.refresh.interval.ms", "30000"),
+    // A topic that does not exist fails soon.
     ("topic.metadata.propagation.max.ms", "5000"),
 ];
 

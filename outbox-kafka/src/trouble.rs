@@ -39,6 +39,14 @@ impl Trouble {
         )
     }
 
+    /// There was no time to send each message by itself.
+    pub(crate) fn unfinished() -> Self {
+        Self(
+            "Kafka takes some of these messages not together; which of them are too large is not known yet"
+                .into(),
+        )
+    }
+
     pub(crate) fn purged() -> Self {
         Self("the Kafka producer was given up while the message was in it".into())
     }

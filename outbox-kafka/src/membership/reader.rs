@@ -5,8 +5,7 @@ use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -132,7 +131,7 @@ impl Reader {
     /// Commits, and leaves the group.
     pub(crate) async fn close(mut self, offsets: Vec<(Partition, i64)>, limit: Duration) {
         let Some(consumer) = self.consumer.take() else { return };
-        let closing = spawn_blocking(move || {
+        let closing = elsewhere(move || {
             if !offsets.is_empty() {
                 commit(&consumer, &offsets, CommitMode::Sync);
             }
@@ -146,13 +145,26 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let Some(consumer) = self.consumer.take() else { return };
-        // Leaving the group blocks.
-        let ending = std::thread::Builder::new().name("outbox-kafka-end".into());
-        if let Err(error) = ending.spawn(move || drop(consumer)) {
-            warn!(%error, "no thread to end a Kafka consumer; it was ended in place");
+        if let Some(consumer) = self.consumer.take() {
+            drop(elsewhere(move || drop(consumer)));
         }
     }
+}
+
+/// Does what blocks on a thread of its own, and not on one that the runtime waits for when it ends: a broker that
+/// does not answer can take a minute.
+fn elsewhere(work: impl FnOnce() + Send + 'static) -> oneshot::Receiver<()> {
+    let (ended, end) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("outbox-kafka-end".into());
+    let started = thread.spawn(move || {
+        work();
+        // Nobody may wait for it.
+        let _ = ended.send(());
+    });
+    if let Err(error) = started {
+        warn!(%error, "no thread to end a Kafka consumer; it was ended in place");
+    }
+    end
 }
 
 fn is_final(error: &KafkaError) -> bool {
@@ -203,7 +215,8 @@ impl ClientContext for Member {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        warn!(%error, "librdkafka: {reason}");
+        // The reader gets it as well, without the reason.
+        debug!(%error, "librdkafka: {reason}");
     }
 }
 

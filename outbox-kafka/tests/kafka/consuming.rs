@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use outbox_core::Publisher;
-use outbox_kafka::{KafkaConsumerConfig, Order};
+use outbox_core::consumer::NoReceipts;
+use outbox_kafka::{KafkaConsumer, KafkaConsumerConfig, Order};
 use rdkafka::ClientConfig;
 use rdkafka::message::Message as _;
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -11,7 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::desk::{Desk, fine, order, publish, until};
-use crate::lab::{Lab, Reader, header, servers};
+use crate::lab::{Lab, Reader, header, servers, unique};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -119,6 +120,22 @@ async fn kafka_consumer_puts_what_it_gives_up_with_the_dead_letters_before_it_co
         assert_eq!(said("content-type"), "application/json");
     }
     handle.shutdown(BOUND).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs Kafka: run scripts/test.sh"]
+async fn kafka_consumer_finds_a_topic_that_is_made_after_it_came() {
+    let mut lab = Lab::new();
+    let (desk, topic) = (Desk::new(), unique("late"));
+    let often = lab.config().with_property("topic.metadata.refresh.interval.ms", "500").unwrap();
+    let handle = KafkaConsumer::new(often, [&topic], desk.consumer(None, NoReceipts)).spawn();
+    sleep(Duration::from_secs(2)).await;
+    lab.make(&topic, 1, &[]).await;
+    publish(&lab, &[fine(&topic, "a", 0)]).await;
+    until("it is handled", || desk.handled() == ["0"]).await;
+    assert!(handle.is_subscribed() && handle.is_running());
+    assert!(handle.shutdown(BOUND).await.is_clean());
     lab.end().await;
 }
 

@@ -83,7 +83,11 @@ impl Desk {
         self.ended.lock().unwrap().clear();
     }
 
-    fn consumer(&self, dedup: Option<Arc<dyn DedupStore>>, receipts: impl ReceiptSink) -> Consumer {
+    pub(crate) fn consumer(
+        &self,
+        dedup: Option<Arc<dyn DedupStore>>,
+        receipts: impl ReceiptSink,
+    ) -> Consumer {
         let desk = self.clone();
         let handler = handler_fn(move |delivery: Delivery<Value>| {
             let desk = desk.clone();
