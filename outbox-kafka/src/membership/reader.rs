@@ -92,7 +92,7 @@ impl Reader {
         loop {
             match self.receive().await {
                 Ok(letter) => return Some(letter),
-                Err(error) if is_final(&error) => {
+                Err(error) if self.is_over() => {
                     warn!(%error, "the membership has ended; joining again");
                     return None;
                 }
@@ -100,6 +100,11 @@ impl Reader {
             }
             sleep(AFTER_ERROR).await;
         }
+    }
+
+    /// After a fatal error, which comes under more than one code.
+    fn is_over(&self) -> bool {
+        self.consumer.as_ref().is_none_or(|consumer| consumer.client().fatal_error().is_some())
     }
 
     async fn receive(&self) -> KafkaResult<Letter> {
@@ -165,10 +170,6 @@ fn elsewhere(work: impl FnOnce() + Send + 'static) -> oneshot::Receiver<()> {
         warn!(%error, "no thread to end a Kafka consumer; it was ended in place");
     }
     end
-}
-
-fn is_final(error: &KafkaError) -> bool {
-    matches!(error, KafkaError::MessageConsumptionFatal(_) | KafkaError::Canceled)
 }
 
 fn list<'a>(partitions: impl IntoIterator<Item = (&'a Partition, Option<i64>)>) -> TopicPartitionList {

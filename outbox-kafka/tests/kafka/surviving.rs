@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use outbox_core::Message;
 use outbox_kafka::KafkaConsumerConfig;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{Consumer, StreamConsumer};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::desk::{Desk, fine, order, publish, until};
-use crate::lab::Lab;
+use crate::lab::{Lab, servers, unique};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -98,6 +100,37 @@ async fn kafka_shutdown_drops_what_does_not_end_and_it_comes_again() {
     let handle = desk.join(&topic, config()).await;
     until("it is handled", || desk.handled() == ["0", "1"]).await;
     handle.shutdown(BOUND).await;
+    lab.end().await;
+}
+
+/// Two members with the same `group.instance.id`: Kafka tells the one that was there that it can never go on.
+#[tokio::test]
+#[ignore = "needs Kafka: run scripts/test.sh"]
+async fn kafka_member_that_is_fenced_joins_again_and_loses_nothing() {
+    let mut lab = Lab::new();
+    let topic = lab.topic("fenced", 2, &[]).await;
+    publish(&lab, &slow(&topic, 300)).await;
+    let (desk, instance) = (Desk::new(), unique("instance"));
+    let fixed = lab.config().with_property("group.instance.id", &*instance).unwrap();
+    let handle = desk.join_with(fixed, &topic, config()).await;
+    until("some are handled", || desk.handled().len() > 50).await;
+    let usurper: StreamConsumer = ClientConfig::new()
+        .set("bootstrap.servers", servers())
+        .set("group.id", &desk.group)
+        .set("group.instance.id", &instance)
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("enable.auto.commit", "false")
+        .create()
+        .unwrap();
+    usurper.subscribe(&[&topic]).unwrap();
+    let (_, ()) = tokio::join!(
+        timeout(Duration::from_secs(2), usurper.recv()),
+        until("it is fenced", || !handle.is_subscribed()),
+    );
+    tokio::task::spawn_blocking(move || drop(usurper)).await.unwrap();
+    until("all are handled", || desk.handled().len() >= 300).await;
+    assert_eq!(desk.handled_numbers(), (0..300).collect::<Vec<_>>());
+    assert!(handle.shutdown(BOUND).await.is_clean());
     lab.end().await;
 }
 
