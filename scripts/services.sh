@@ -4,17 +4,18 @@
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-KNOWN="pg maria redis rabbit"
-WANTED=${OUTBOX_SERVICES:-pg rabbit redis}
+KNOWN="pg maria redis rabbit kafka"
+WANTED=${OUTBOX_SERVICES:-pg rabbit redis kafka}
 # Short, because a Unix socket's path holds 107 bytes; under /tmp, because the servers' own users must reach it.
 DIR=${OUTBOX_SERVICES_DIR:-/tmp/outbox-services-$(id -u)-$(cksum <<<"$REPO" | cut -d' ' -f1)}
 STATE=$DIR/state
 
 usage() {
   cat <<'E'
-usage: scripts/services.sh COMMAND [SERVICE ...]        services: pg maria redis rabbit
+usage: scripts/services.sh COMMAND [SERVICE ...]        services: pg maria redis rabbit kafka
 
   up [SERVICE ...]   start what is missing and print its variables: eval "$(scripts/services.sh up)"
+  install TOOL ...   install what is missing of: make c++
   down               stop what `up` started and delete its data
   env                print the variables of what is up
   status             what is up, where, and from where it came
@@ -22,17 +23,18 @@ usage: scripts/services.sh COMMAND [SERVICE ...]        services: pg maria redis
                      break and mend a service that `up` started; its data stay
 
 For each service `up` takes, in this order:
-  1. the one its variable names: OUTBOX_PG_URL, OUTBOX_MYSQL_URL, OUTBOX_REDIS_URL, OUTBOX_AMQP_URL
+  1. the one its variable names: OUTBOX_PG_URL, OUTBOX_MYSQL_URL, OUTBOX_REDIS_URL, OUTBOX_AMQP_URL, OUTBOX_KAFKA
   2. a container, where a Docker engine with Compose runs
-  3. a private instance from Debian packages, which are installed if missing (needs root or sudo)
+  3. a private instance from Debian packages, which are installed if missing (needs root or sudo);
+     Kafka from its Maven artefacts, which are kept in ~/.cache/outbox
 
 Settings:
-  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg rabbit redis)
+  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg rabbit redis kafka)
   OUTBOX_SERVICES_BACKEND  compose or private: only that one
   OUTBOX_SERVICES_DIR      data and state of one set of services (default: one in /tmp for each checkout)
   OUTBOX_SERVICES_OWNER    a process id: the services go down when that process is gone
   OUTBOX_PG_PORT, OUTBOX_MARIA_PORT, OUTBOX_REDIS_PORT, OUTBOX_RABBIT_PORT, OUTBOX_RABBIT_MGMT_PORT,
-  OUTBOX_RABBIT_DIST_PORT, OUTBOX_RABBIT_EPMD_PORT
+  OUTBOX_RABBIT_DIST_PORT, OUTBOX_RABBIT_EPMD_PORT, OUTBOX_KAFKA_PORT, OUTBOX_KAFKA_CONTROLLER_PORT
                            the first port to try; a taken one is passed over
 E
 }
@@ -60,6 +62,7 @@ default_port() {
   case $1 in
     PG) echo 24432 ;; MARIA) echo 24306 ;; REDIS) echo 24379 ;; RABBIT) echo 24672 ;;
     RABBIT_MGMT) echo 24680 ;; RABBIT_DIST) echo 24690 ;; RABBIT_EPMD) echo 24700 ;;
+    KAFKA) echo 24092 ;; KAFKA_CONTROLLER) echo 24112 ;;
   esac
 }
 
@@ -79,6 +82,7 @@ choose_ports() { # SERVICE
     maria) choose_port MARIA ;;
     redis) choose_port REDIS ;;
     rabbit) for name in RABBIT RABBIT_MGMT RABBIT_DIST RABBIT_EPMD; do choose_port "$name"; done ;;
+    kafka) choose_port KAFKA; choose_port KAFKA_CONTROLLER ;;
   esac
 }
 
@@ -87,7 +91,7 @@ choose_ports() { # SERVICE
 variable_of() {
   case $1 in
     pg) echo OUTBOX_PG_URL ;; maria) echo OUTBOX_MYSQL_URL ;;
-    redis) echo OUTBOX_REDIS_URL ;; rabbit) echo OUTBOX_AMQP_URL ;;
+    redis) echo OUTBOX_REDIS_URL ;; rabbit) echo OUTBOX_AMQP_URL ;; kafka) echo OUTBOX_KAFKA ;;
     *) die "no service is called '$1'; there are: $KNOWN" ;;
   esac
 }
@@ -102,6 +106,7 @@ env_of() {
       echo "export OUTBOX_AMQP_MGMT=http://guest:guest@127.0.0.1:$RABBIT_MGMT_PORT"
       echo "export OUTBOX_AMQP_MAX_MESSAGE_SIZE=16777216"
       ;;
+    kafka) echo "export OUTBOX_KAFKA=127.0.0.1:$KAFKA_PORT" ;;
   esac
 }
 
@@ -119,10 +124,10 @@ check_given() { # VARIABLE
   local scheme=${!1%%:*} host port
   host=${!1#*://}
   host=${host##*@}
-  host=${host%%[/?]*}
+  host=${host%%[/?,]*}
   case $scheme in
     mysql) port=3306 ;; redis | rediss) port=6379 ;;
-    amqp) port=5672 ;; amqps) port=5671 ;; *) port=5432 ;;
+    amqp) port=5672 ;; amqps) port=5671 ;; postgres*) port=5432 ;; *) port=9092 ;;
   esac
   case $host in *:*) port=${host##*:} host=${host%:*} ;; esac
   open "${host:-localhost}" "$port" ||
@@ -249,6 +254,12 @@ if [ -e "$STATE" ]; then
   . "$STATE"
 fi
 
+install() { # TOOL ...
+  local tool
+  make_dir
+  for tool in "$@"; do private_install "$tool"; done
+}
+
 command=${1:-help}
 [ $# -eq 0 ] || shift
 case $command in
@@ -257,6 +268,7 @@ case $command in
   env) print_env ;;
   status) status ;;
   watch) watch ;;
+  install) install "$@" ;;
   restart) each stop "$@"; each start "$@" ;;
   stop | start | kill | pause | resume) each "$command" "$@" ;;
   help | -h | --help) usage ;;

@@ -13,14 +13,15 @@ usage: scripts/test.sh [PART ...]        without a part: everything
   features   the feature combinations that users pick, and what the crates must not pull in
   examples   the quickstart, as a user runs it
 
-Needs Rust (with rustfmt and clippy) and a C compiler, nothing else. Services come from the variables OUTBOX_PG_URL,
-OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes) and OUTBOX_REDIS_URL, else from Docker Compose, else from Debian packages (`scripts/services.sh help`); what was started is stopped
-again. A service that cannot be had is a failure: nothing is skipped.
+Needs Rust (with rustfmt and clippy), make, a C and a C++ compiler, nothing else. Services come from the variables
+OUTBOX_PG_URL, OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes), OUTBOX_REDIS_URL
+and OUTBOX_KAFKA (a broker that makes no topics by itself), else from Docker Compose, else from Debian packages and, for
+Kafka, from Maven (`scripts/services.sh help`); what was started is stopped again. A service that cannot be had is a failure: nothing is skipped.
 E
 }
 
 # What users put in their Cargo.toml besides a single feature; each is checked without any other.
-COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory postgres,amqp,redis"
+COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory postgres,amqp,redis postgres,kafka"
 
 lint() {
   step "format" cargo fmt --all --check
@@ -116,7 +117,7 @@ start_services() {
 
 # The services were given in variables, so nobody may stop them.
 start_own_services() {
-  unset OUTBOX_PG_URL OUTBOX_AMQP_URL OUTBOX_REDIS_URL
+  unset OUTBOX_PG_URL OUTBOX_AMQP_URL OUTBOX_REDIS_URL OUTBOX_KAFKA
   scripts/services.sh down
   start_services
 }
@@ -160,6 +161,7 @@ SERVICES=$(mktemp -d /tmp/outbox-services.XXXXXX)
 trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+step "build tools" env OUTBOX_SERVICES_DIR="$SERVICES" scripts/services.sh install make c++
 for part in "$@"; do "$part"; done
 printf '\n==> [%4d s] all %d steps passed\n' "$SECONDS" "$STEPS"
 summary

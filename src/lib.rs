@@ -10,6 +10,10 @@ pub use outbox_core::*;
 #[cfg(feature = "amqp")]
 pub use outbox_amqp as amqp;
 
+/// Kafka.
+#[cfg(feature = "kafka")]
+pub use outbox_kafka as kafka;
+
 /// The memory of a consumer group in Redis.
 #[cfg(feature = "redis")]
 pub use outbox_redis_dedup as redis;

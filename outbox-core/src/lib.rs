@@ -21,6 +21,7 @@ mod publisher;
 mod receipt;
 pub mod relay;
 mod retry;
+pub mod slip;
 pub mod state;
 mod store;
 pub mod wire;

@@ -4,6 +4,7 @@
 compose() {
   OUTBOX_PG_PORT=${PG_PORT:-} OUTBOX_MARIA_PORT=${MARIA_PORT:-} OUTBOX_REDIS_PORT=${REDIS_PORT:-} \
   OUTBOX_RABBIT_PORT=${RABBIT_PORT:-} OUTBOX_RABBIT_MGMT_PORT=${RABBIT_MGMT_PORT:-} \
+  OUTBOX_KAFKA_PORT=${KAFKA_PORT:-} \
     docker compose -f "$REPO/compose.yaml" -p "outbox-$(cksum <<<"$DIR" | cut -d' ' -f1)" "$@" >&2 9<&-
 }
 

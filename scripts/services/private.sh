@@ -3,7 +3,11 @@
 # own session whose id is in $DIR/SERVICE.pid, and is only ever ended by that id.
 
 private_up() {
-  private_install "$1"
+  case $1 in
+    # In this order: on most systems maven brings a Java that is new enough.
+    kafka) private_install maven; private_install java ;;
+    *) private_install "$1" ;;
+  esac
   "${1}_create"
   private_start "$1"
 }
@@ -105,19 +109,28 @@ own() { # USER PATH...
 
 # --- packages ------------------------------------------------------------------------------------------
 
-installed() {
+installed() { # PROGRAM OR SERVICE
   case $1 in
-    psql | faketime) command -v "$1" >/dev/null ;;
-    pg) compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
-    maria) command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null ;;
-    redis) command -v redis-server >/dev/null ;;
+    psql | faketime | make) command -v "$1" ;;
+    c++) command -v c++ || command -v g++ || command -v clang++ ;;
+    java) java_is_at_least 17 ;;
+    maven) command -v mvn ;;
+    pg) compgen -G '/usr/lib/postgresql/*/bin/postgres' ;;
+    maria) command -v mariadbd && command -v mariadb-install-db ;;
+    redis) command -v redis-server ;;
     rabbit) [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] ;;
-  esac
+  esac >/dev/null
+}
+
+java_is_at_least() { # VERSION
+  local said
+  said=$(java -version 2>&1) && [[ $said =~ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge "$1" ]
 }
 
 package_of() {
   case $1 in
-    psql) echo postgresql-client ;; faketime) echo faketime ;;
+    psql) echo postgresql-client ;; faketime) echo faketime ;; make) echo make ;; c++) echo g++ ;;
+    java) echo openjdk-17-jre-headless ;; maven) echo maven ;;
     pg) echo postgresql ;; maria) echo mariadb-server ;;
     redis) echo redis-server ;; rabbit) echo rabbitmq-server ;;
   esac
@@ -271,4 +284,65 @@ rabbit_answers() {
   read -r line <&3
   exec 3<&-
   [[ $line == *' 200 '* ]]
+}
+
+# --- Kafka ---------------------------------------------------------------------------------------------
+
+kafka_create() {
+  local home=$DIR/kafka
+  kafka_obtain
+  folder "$(id -un)" "$home" "$home/logs"
+  # What `kafka-storage format` writes; writing it here saves starting Java once more.
+  printf 'version=1\ncluster.id=outbox-tests-kafka-000\nnode.id=1\n' >"$home/logs/meta.properties"
+  cat >"$home/server.properties" <<E
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
+listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT,CONTROLLER://127.0.0.1:$KAFKA_CONTROLLER_PORT
+advertised.listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs=$home/logs
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+E
+}
+
+# Maven takes the jars from where the user's own settings say.
+kafka_obtain() {
+  local pom=$REPO/scripts/services/kafka-pom.xml
+  remember KAFKA_JARS "${XDG_CACHE_HOME:-$HOME/.cache}/outbox/kafka-$(cksum <"$pom" | cut -d' ' -f1)"
+  [ ! -e "$KAFKA_JARS/complete" ] || return 0
+  say "kafka: Maven brings the jars of the broker (45 MB, kept in $KAFKA_JARS)"
+  mkdir -p "$KAFKA_JARS"
+  mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$KAFKA_JARS" >"$DIR/maven.log" 2>&1 || {
+    tail -n 20 "$DIR/maven.log" >&2
+    die "kafka: Maven could not bring the jars of the broker; the end of its log is above. Without a Maven repository, start Docker or give a broker in OUTBOX_KAFKA."
+  }
+  : >"$KAFKA_JARS/complete"
+}
+
+# A broker of the tests lives for minutes: it shall start fast and be small.
+kafka_launch() {
+  launch kafka "$(id -un)" java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms64m -Xmx512m \
+    -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -cp "$KAFKA_JARS/*" kafka.Kafka "$DIR/kafka/server.properties"
+  wait_ready kafka 180 kafka_answers
+}
+
+# Asks for metadata, and looks in the answer for the number of brokers that take requests.
+kafka_answers() {
+  local brokers
+  exec 3<>"/dev/tcp/127.0.0.1/$KAFKA_PORT" || return 1
+  printf '\0\0\0\016\0\3\0\0\0\0\0\1\377\377\0\0\0\0' >&3
+  brokers=$(timeout 2 head -c 12 <&3 | od -An -tu1 -j8)
+  exec 3>&-
+  [[ $brokers =~ [1-9] ]]
 }

@@ -1,0 +1,70 @@
+use std::ops::Range;
+
+use tracing::{debug, warn};
+
+use crate::receipt::{Receipt, ReceiptReport};
+use crate::store::{OutboxStore, StoreError, StoreErrorKind};
+
+/// What the store made of a receipt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It has it.
+    Applied,
+    /// The store takes others, and not this one.
+    Refused(String),
+    /// Not applied, or not known to be: to be tried again.
+    Kept,
+}
+
+/// Gives `receipts` to the store in one call. If it refuses that, finds the receipt that is the cause, so that
+/// the others do not wait for it.
+pub async fn apply(store: &dyn OutboxStore, receipts: &[Receipt]) -> Vec<Fate> {
+    let mut fates = vec![Fate::Kept; receipts.len()];
+    let mut open: Vec<Range<usize>> =
+        Some(0..receipts.len()).into_iter().filter(|all| !all.is_empty()).collect();
+    while let Some(part) = open.pop() {
+        match store.record_receipts(&receipts[part.clone()]).await {
+            Ok(report) => {
+                measure(report);
+                fates[part].fill(Fate::Applied);
+            }
+            Err(error) if !lies_in_a_receipt(&error) => {
+                warn!(%error, "receipts are not applied; trying again");
+                break;
+            }
+            Err(error) if part.len() == 1 => fates[part.start] = Fate::Refused(error.to_string()),
+            Err(error) => {
+                debug!(%error, receipts = part.len(), "refused together; looking for the cause");
+                let middle = part.start + part.len() / 2;
+                open.extend([middle..part.end, part.start..middle]);
+            }
+        }
+    }
+    acquit(fates)
+}
+
+/// A store that takes nothing at all is itself the cause.
+fn acquit(mut fates: Vec<Fate>) -> Vec<Fate> {
+    if !fates.contains(&Fate::Applied) {
+        for fate in &mut fates {
+            if let Fate::Refused(problem) = fate {
+                warn!(problem, "the store takes no receipt; trying again");
+                *fate = Fate::Kept;
+            }
+        }
+    }
+    fates
+}
+
+fn lies_in_a_receipt(error: &StoreError) -> bool {
+    matches!(error.kind(), StoreErrorKind::InvalidMessage | StoreErrorKind::Other)
+}
+
+fn measure(report: ReceiptReport) {
+    let ReceiptReport { recorded, stale, unknown, completed } = report;
+    debug!(%report, "receipts applied");
+    for (outcome, count) in [("recorded", recorded), ("stale", stale), ("unknown", unknown)] {
+        metrics::counter!("outbox_receipts_total", "outcome" => outcome).increment(count as u64);
+    }
+    metrics::counter!("outbox_completed_total").increment(completed as u64);
+}
