@@ -3,13 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::relay::Backoff;
-use outbox_core::{OutboxStore, Receipt};
+use outbox_core::{OutboxStore, Receipt, slip};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::apply::{Fate, apply};
 use super::config::ReceiptListenerConfig;
-use super::format;
 use crate::config::AmqpConfig;
 use crate::handle::{SubscriberHandle, SubscriberShutdown};
 use crate::letter::Letter;
@@ -149,7 +148,7 @@ impl Listening {
     /// Acknowledges what the store has, and what is with the dead letters; the rest.
     async fn settle(&self, batch: Batch) -> Batch {
         let read: Vec<Result<Receipt, String>> =
-            batch.iter().map(|letter| format::read(letter.body())).collect();
+            batch.iter().map(|letter| slip::read(letter.body())).collect();
         let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
         let mut fates = apply(&*self.store, &receipts).await.into_iter();
         let (mut done, mut rest) = (Batch::new(), Batch::new());

@@ -2,7 +2,6 @@
 
 mod apply;
 mod config;
-mod format;
 mod listener;
 mod sink;
 

@@ -2,9 +2,8 @@ use std::fmt;
 
 use async_trait::async_trait;
 use outbox_core::consumer::ReceiptError;
-use outbox_core::{Message, Publisher, Receipt, ReceiptSink};
+use outbox_core::{Message, Publisher, Receipt, ReceiptSink, slip};
 
-use super::format;
 use crate::config::AmqpConfig;
 use crate::publisher::AmqpPublisher;
 use crate::route::Route;
@@ -25,7 +24,7 @@ use crate::route::Route;
 /// | `version` | 1; further fields do not change it |
 /// | `msg_id` | of the message that was handled: its header `outbox-msg-id` |
 /// | `group` | the consumer group, as the producer's policy names it |
-/// | `claim_no` | the number in the message's header `outbox-claim-no`; it fences a rejection; 0 if missing |
+/// | `claim_no` | the number in the message's header `outbox-claim-no`, or its digits as a string; it fences a rejection; 0 if missing |
 /// | `verdict` | `handled`: the group's effect has happened; `rejected`: it never will |
 /// | `reason` | of a rejection, for people; may be missing |
 ///
@@ -53,7 +52,7 @@ impl AmqpReceiptSink {
 #[async_trait]
 impl ReceiptSink for AmqpReceiptSink {
     async fn record(&self, receipts: &[Receipt]) -> Result<(), ReceiptError> {
-        let messages: Result<Vec<Message>, _> = receipts.iter().map(format::message).collect();
+        let messages: Result<Vec<Message>, _> = receipts.iter().map(slip::message).collect();
         let messages = messages.map_err(|error| ReceiptError::new("not encodable").with_source(error))?;
         let results = self.publisher.publish_batch(&messages).await;
         let mut errors = results.into_iter().filter_map(Result::err);

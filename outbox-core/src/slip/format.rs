@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use chrono::Utc;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
 use crate::message::{Message, StoredMessage};
@@ -18,7 +19,7 @@ struct Slip {
     version: u32,
     msg_id: String,
     group: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     claim_no: u64,
     verdict: Word,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,6 +31,20 @@ struct Slip {
 enum Word {
     Handled,
     Rejected,
+}
+
+/// As a number, or in digits: that is how it stands in the header it is copied from.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Plain(u64),
+        Digits(String),
+    }
+    match Number::deserialize(from)? {
+        Number::Plain(number) => Ok(number),
+        Number::Digits(digits) => digits.parse().map_err(D::Error::custom),
+    }
 }
 
 /// Only what all versions have.
@@ -122,6 +137,8 @@ mod tests {
         );
         let foreign = br#"{"group":"points","more":[1],"msg_id":"m-1","verdict":"handled","version":1}"#;
         assert_eq!(read(foreign), Ok(Receipt::handled("m-1", "points", 0)));
+        let digits = br#"{"version":1,"msg_id":"m-1","group":"points","claim_no":"7","verdict":"handled"}"#;
+        assert_eq!(read(digits), Ok(Receipt::handled("m-1", "points", 7)));
     }
 
     #[test]

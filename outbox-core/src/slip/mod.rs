@@ -12,7 +12,7 @@
 //! | `version` | 1; further fields do not change it |
 //! | `msg_id` | of the message that was handled: its header `outbox-msg-id` |
 //! | `group` | the consumer group, as the producer's policy names it |
-//! | `claim_no` | the number in the message's header `outbox-claim-no`; it fences a rejection; 0 if missing |
+//! | `claim_no` | the number in the message's header `outbox-claim-no`, or its digits as a string; it fences a rejection; 0 if missing |
 //! | `verdict` | `handled`: the group's effect has happened; `rejected`: it never will |
 //! | `reason` | of a rejection, for people; may be missing |
 //!

@@ -96,6 +96,7 @@ impl KafkaConsumer {
     /// # Panics
     /// Outside a Tokio runtime.
     pub fn spawn(self) -> SubscriberHandle {
+        self.consumer.check_retention();
         self.warn_of_long_retries();
         let Self { kafka, topics, consumer, config } = self;
         let dead_letters = config.dead_letters.clone();
