@@ -13,12 +13,7 @@ use outbox_tests::{Fault, SETUP, Subscriber, commands, required};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
     let subscriber: Subscriber = serde_json::from_str(&required(SETUP)?)?;
     let fault = Fault::new(subscriber.fault(), |line| println!("{line}"));
     let handle = subscriber.start(fault.clone())?;

@@ -27,8 +27,8 @@ async fn runs(t: &RoundTrip<'_>, group: &str) -> Result<BTreeMap<String, usize>>
 fn epitaph(dead: &Deliveries, msg_id: &str) -> Result<BTreeMap<String, String>> {
     let delivered = dead.first(msg_id).context("no dead letter")?;
     let headers = delivered.properties.headers().clone().unwrap_or_default();
-    let text = |value: &lapin::types::AMQPValue| value.as_long_string().map(ToString::to_string);
-    let headers = headers.into_iter().filter_map(|(name, value)| Some((name.to_string(), text(&value)?)));
+    let text = |value: &lapin::types::AMQPValue| Some(value.as_long_string()?.to_string());
+    let headers = headers.into_iter().filter_map(|(name, value)| Some((name.to_string(), text(value)?)));
     Ok(headers.collect())
 }
 
