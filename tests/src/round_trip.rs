@@ -179,7 +179,11 @@ impl<'s> RoundTrip<'s> {
     /// Waits until nothing waits in a queue; it may still be with a consumer.
     pub async fn emptied(&self, queue: &str) -> Result<()> {
         let broker = self.scenario.broker();
-        until("nothing waits", LIMIT, async || Ok((broker.waiting(queue).await? == 0).then_some(()))).await
+        until("nothing waits", LIMIT, async || {
+            let empty = broker.ready(queue).await? == 0 && broker.waiting(queue).await? == 0;
+            Ok(empty.then_some(()))
+        })
+        .await
     }
 
     /// What the handlers have done.

@@ -9,7 +9,7 @@ use outbox_tests::{Conduct, ConsumerSetup, FaultPoint, RoundTrip, ids, orders, r
 
 use crate::{GROUPS, start};
 
-const ORDERS: usize = 20;
+const ORDERS: usize = 12;
 
 /// Puts three deliveries of each message into the queue of each group.
 async fn three_of_each(t: &RoundTrip<'_>, orders: &[Message]) -> Result<()> {
