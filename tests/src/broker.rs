@@ -1,4 +1,5 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lapin::options::{
@@ -10,6 +11,10 @@ use lapin::{Channel, ErrorKind, ExchangeKind};
 
 use crate::drain::connect;
 use crate::place::random_name;
+use crate::wait::within;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A topic exchange of the test's own, and the queues that it declares. Nothing here keeps a connection, so
 /// it survives what is done to the broker.
@@ -105,13 +110,14 @@ impl Broker {
         for queue in queues {
             // Asking for a queue that is not there ends the channel.
             let channel = connection.create_channel().await?;
-            match channel.queue_declare(queue.into(), passive, FieldTable::default()).await {
+            let asking = channel.queue_declare(queue.into(), passive, FieldTable::default());
+            match within("RabbitMQ's answer", LIMIT, asking).await? {
                 Ok(queue) => ready += queue.message_count(),
                 Err(error) => ensure!(is_missing(&error), error),
             }
         }
-        // A channel that is still ending makes this an error.
-        let _ = connection.close(200, "done".into()).await;
+        // A channel that is still ending makes this an error, or leaves it without an answer.
+        let _ = within("the end", GOODBYE, connection.close(200, "done".into())).await;
         Ok(ready)
     }
 
