@@ -10,7 +10,7 @@ use outbox_core::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-/// A place between two steps of the relay, where a process can die or stop.
+/// A place between two steps of the relay or of a consumer, where a process can die or stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultPoint {
     /// The rows are claimed in the database, and the relay does not know it yet.
@@ -23,6 +23,14 @@ pub enum FaultPoint {
     BeforeSettle,
     /// The outcomes are in the database, and the relay does not know it yet.
     AfterSettle,
+    /// The consumer may handle the message, and the handler has done nothing.
+    BeforeHandler,
+    /// The effect has happened, and no marker says so. With an inbox neither is committed.
+    AfterEffect,
+    /// The marker says that the message was handled, and the producer has not been told.
+    AfterMarker,
+    /// The receipt is on its way, and the delivery is not acknowledged.
+    AfterReceipt,
 }
 
 /// Stops the first call that comes to one point, says so, and lets it go on when told to. Clones are the
@@ -47,7 +55,7 @@ impl Fault {
         self.gate.add_permits(1);
     }
 
-    async fn at(&self, point: FaultPoint, rows: usize) {
+    pub(crate) async fn at(&self, point: FaultPoint, rows: usize) {
         if self.point != Some(point) || rows == 0 || self.passed.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -2,33 +2,37 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 
-use crate::relay::RelaySetup;
 use crate::skew::clean_up_after;
 use crate::wait::within;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A relay in another process: the binary `relay-process`. It is killed when this is dropped.
+/// The variable in which a process finds its settings.
+pub const SETUP: &str = "OUTBOX_TEST_SETUP";
+
+/// A relay, a consumer or a listener in another process. It is killed when this is dropped.
 #[derive(Debug)]
-pub struct RelayProcess {
+pub struct Process {
     child: Child,
     stdin: ChildStdin,
     said: watch::Receiver<Vec<String>>,
 }
 
-impl RelayProcess {
-    /// Starts `program`, which the test finds in `env!("CARGO_BIN_EXE_relay-process")`, and waits until it runs.
-    pub async fn start(program: &str, setup: &RelaySetup) -> Result<Self> {
+impl Process {
+    /// Starts `program`, which a test finds in `env!("CARGO_BIN_EXE_relay-process")` and the like, and waits until
+    /// it runs.
+    pub async fn start(program: &str, setup: &impl Serialize) -> Result<Self> {
         Self::spawn(Command::new(program), setup).await
     }
 
     /// As [`start`](Self::start), for a command that has been prepared.
-    pub async fn spawn(mut command: Command, setup: &RelaySetup) -> Result<Self> {
-        command.env("RELAY_SETUP", serde_json::to_string(setup)?).kill_on_drop(true);
+    pub async fn spawn(mut command: Command, setup: &impl Serialize) -> Result<Self> {
+        command.env(SETUP, serde_json::to_string(setup)?).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let stdin = child.stdin.take().context("stdin")?;
@@ -48,8 +52,8 @@ impl RelayProcess {
         let mut said = self.said.clone();
         let find = |lines: &[String]| lines.iter().skip(skip).find(|line| line.starts_with(start)).cloned();
         let heard = said.wait_for(|lines| find(lines).is_some());
-        let lines = within(&format!("the relay process says {start:?}"), LIMIT, heard).await?;
-        let lines = lines.with_context(|| format!("the relay process ended before it said {start:?}"))?;
+        let lines = within(&format!("the process says {start:?}"), LIMIT, heard).await?;
+        let lines = lines.with_context(|| format!("the process ended before it said {start:?}"))?;
         Ok(find(&lines).unwrap_or_default())
     }
 
@@ -72,7 +76,7 @@ impl RelayProcess {
         self.child.start_kill()?;
         let status = self.child.wait().await?;
         pid.into_iter().for_each(clean_up_after);
-        ensure!(status.code().is_none(), "the relay process had ended before it was killed: {status}");
+        ensure!(status.code().is_none(), "the process had ended before it was killed: {status}");
         Ok(())
     }
 
@@ -87,26 +91,26 @@ impl RelayProcess {
     }
 
     async fn signal(&self, name: &str) -> Result<()> {
-        let pid = self.child.id().context("the relay process has ended")?;
+        let pid = self.child.id().context("the process has ended")?;
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().await?;
         ensure!(status.success(), "kill -{name} {pid}: {status}");
         Ok(())
     }
 
-    /// Shuts it down; fails when it leaves claims behind.
+    /// Shuts it down; fails when it leaves claims or deliveries behind.
     pub async fn stop(self) -> Result<()> {
         let left = self.stop_within(Duration::from_secs(20)).await?;
-        ensure!(left == 0, "the relay process left {left} claims behind");
+        ensure!(left == 0, "the process left {left} claims or deliveries behind");
         Ok(())
     }
 
-    /// Shuts it down within a bound; answers how many claims it left behind.
+    /// Shuts it down within a bound; answers how many claims or deliveries it left behind.
     pub async fn stop_within(mut self, bound: Duration) -> Result<usize> {
         self.tell(&format!("shutdown {}", bound.as_millis())).await?;
         let line = self.says("shutdown").await?;
-        let status = within("the end of the relay process", LIMIT, self.child.wait()).await??;
+        let status = within("the end of the process", LIMIT, self.child.wait()).await??;
         if !status.success() {
-            bail!("the relay process ended with {status}");
+            bail!("the process ended with {status}");
         }
         Ok(line.trim_start_matches("shutdown ").parse()?)
     }

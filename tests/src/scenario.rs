@@ -1,5 +1,5 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -17,6 +17,7 @@ use crate::ledger::Ledger;
 use crate::orders::{ids, orders};
 use crate::place::Place;
 use crate::promises::Evidence;
+use crate::redis::Redis;
 use crate::relay::RelaySetup;
 use crate::services::amqp_url;
 use crate::tables::Tables;
@@ -32,6 +33,7 @@ pub struct Scenario {
     pool: PgPool,
     store: PgStore,
     broker: Broker,
+    redis: OnceLock<Redis>,
     deliveries: Deliveries,
     drains: Mutex<Vec<Drain>>,
     ledger: Mutex<Ledger>,
@@ -70,6 +72,7 @@ impl Scenario {
             store: PgStore::new(pool.clone()),
             pool,
             broker: Broker::new(&amqp_url()?),
+            redis: OnceLock::new(),
             deliveries: Deliveries::default(),
             drains: Mutex::default(),
             ledger: Mutex::default(),
@@ -90,6 +93,9 @@ impl Scenario {
         }
         self.pool.close().await;
         let (broker, place) = (self.broker.remove().await, self.place.remove().await);
+        if let Some(redis) = self.redis.get() {
+            redis.empty().await?;
+        }
         broker.and(place)
     }
 
@@ -111,6 +117,12 @@ impl Scenario {
     /// The broker.
     pub fn broker(&self) -> &Broker {
         &self.broker
+    }
+
+    /// The test's own part of Redis.
+    pub fn redis(&self) -> Result<&Redis> {
+        let redis = Redis::new()?;
+        Ok(self.redis.get_or_init(|| redis))
     }
 
     /// What the queues got so far.
@@ -181,8 +193,13 @@ impl Scenario {
 
     /// Commits these in one transaction.
     pub async fn commit(&self, messages: &[Message]) -> Result<Vec<String>> {
+        self.commit_by(&self.store, messages).await
+    }
+
+    /// Commits these in one transaction, through a store of the same table.
+    pub async fn commit_by(&self, store: &PgStore, messages: &[Message]) -> Result<Vec<String>> {
         let mut tx = self.pool.begin().await?;
-        self.store.enqueue(&mut tx, messages).await?;
+        store.enqueue(&mut tx, messages).await?;
         tx.commit().await?;
         let ids = ids(messages);
         self.ledger().committed(&ids);

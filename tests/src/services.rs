@@ -18,6 +18,11 @@ pub fn amqp_url() -> Result<String> {
     required("OUTBOX_AMQP_URL")
 }
 
+/// Where Redis is.
+pub fn redis_url() -> Result<String> {
+    required("OUTBOX_REDIS_URL")
+}
+
 /// Stops, starts or kills a service with the command that `OUTBOX_SERVICES_CTL` names.
 pub async fn services_ctl(verb: &str, service: &str) -> Result<()> {
     let command = required("OUTBOX_SERVICES_CTL")?;

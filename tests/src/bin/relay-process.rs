@@ -1,4 +1,4 @@
-//! A relay in a process of its own, for tests to kill. `RELAY_SETUP` holds its settings as JSON.
+//! A relay in a process of its own, for tests to kill. The variable [`SETUP`] holds its settings as JSON.
 //!
 //! It says on stdout what a test may wait for, a line each: `ready`, what [`Fault`] says, and answers. It
 //! takes commands on stdin, a line each: `go` lets a call that stopped at the fault go on, `health` asks how it
@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use outbox_core::RelayHandle;
-use outbox_tests::{Fault, RelaySetup, required};
-use tokio::sync::mpsc;
+use outbox_tests::{Fault, RelaySetup, SETUP, commands, required};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
-    let setup: RelaySetup = serde_json::from_str(&required("RELAY_SETUP")?)?;
+    let setup: RelaySetup = serde_json::from_str(&required(SETUP)?)?;
     let fault = Fault::new(setup.fault, |line| println!("{line}"));
     let relay = setup.start(fault.clone()).await?;
     println!("ready");
@@ -37,15 +36,4 @@ async fn obey(relay: RelayHandle, fault: &Fault) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A thread of its own, which does not keep the process from ending as tokio's stdin would.
-fn commands() -> mpsc::UnboundedReceiver<String> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lines().map_while(Result::ok) {
-            let _ = sender.send(line);
-        }
-    });
-    receiver
 }

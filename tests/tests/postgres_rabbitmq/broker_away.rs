@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use outbox_tests::{
-    Direction, Proxy, RelayProcess, RelaySetup, Scenario, ids, orders, scenario, services_ctl,
-};
+use outbox_tests::{Direction, Process, Proxy, RelaySetup, Scenario, ids, orders, scenario, services_ctl};
 use tokio::time::sleep;
 
 use crate::start;
@@ -17,7 +15,7 @@ fn by_proxy(s: &Scenario, proxy: &Proxy) -> RelaySetup {
 }
 
 /// A relay that has delivered something and is at rest.
-async fn at_work(s: &Scenario, setup: &RelaySetup) -> Result<RelayProcess> {
+async fn at_work(s: &Scenario, setup: &RelaySetup) -> Result<Process> {
     let relay = start(setup).await?;
     let ids = s.commit_orders(100).await?;
     s.delivered(&ids).await?;
@@ -33,7 +31,7 @@ async fn no_attempt_charged(s: &Scenario) -> Result<()> {
 }
 
 /// For as long as the broker is away the relay lives, waits, and charges nothing.
-async fn endure(s: &Scenario, relay: &mut RelayProcess, outage: Duration) -> Result<()> {
+async fn endure(s: &Scenario, relay: &mut Process, outage: Duration) -> Result<()> {
     let end = Instant::now() + outage;
     while Instant::now() < end {
         sleep(Duration::from_millis(500)).await;
@@ -47,7 +45,7 @@ async fn endure(s: &Scenario, relay: &mut RelayProcess, outage: Duration) -> Res
 }
 
 /// The same relay, which was never started anew, delivers everything.
-async fn recover(s: &Scenario, relay: RelayProcess) -> Result<()> {
+async fn recover(s: &Scenario, relay: Process) -> Result<()> {
     s.settled().await?;
     no_attempt_charged(s).await?;
     relay.stop().await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use outbox_tests::{Direction, Proxy, RelayProcess, RelaySetup, Scenario, scenario};
+use outbox_tests::{Direction, Process, Proxy, RelaySetup, Scenario, scenario};
 use tokio::time::{Instant, sleep};
 
 use crate::start;
@@ -17,7 +17,7 @@ struct Victim {
     setup: RelaySetup,
     database: Proxy,
     broker: Proxy,
-    process: Option<RelayProcess>,
+    process: Option<Process>,
 }
 
 impl Victim {

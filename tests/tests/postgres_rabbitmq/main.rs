@@ -13,11 +13,11 @@ mod time;
 mod users_commit;
 
 use anyhow::Result;
-use outbox_tests::{RelayProcess, RelaySetup};
+use outbox_tests::{Process, RelaySetup};
 
 const RELAY_PROCESS: &str = env!("CARGO_BIN_EXE_relay-process");
 
 /// Starts a relay in another process.
-async fn start(setup: &RelaySetup) -> Result<RelayProcess> {
-    RelayProcess::start(RELAY_PROCESS, setup).await
+async fn start(setup: &RelaySetup) -> Result<Process> {
+    Process::start(RELAY_PROCESS, setup).await
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use outbox_core::{Enqueue, OutboxStore};
 use outbox_tests::{
-    FaultPoint, Place, RelayProcess, RelaySetup, Scenario, Step, ids, messages, orders, psql, scenario,
+    FaultPoint, Place, Process, RelaySetup, Scenario, Step, ids, messages, orders, psql, scenario,
     with_clock_off,
 };
 
@@ -58,8 +58,8 @@ async fn due_at(s: &Scenario, id: &str, due: DateTime<Utc>) -> Result<()> {
 /// lease has run out, not before and not much later.
 async fn leases_hold(
     s: &Scenario,
-    victim: RelayProcess,
-    heir: impl Future<Output = Result<RelayProcess>>,
+    victim: Process,
+    heir: impl Future<Output = Result<Process>>,
 ) -> Result<()> {
     let ids = s.commit_orders(ORDERS).await?;
     victim.says("fault").await?;
@@ -80,7 +80,7 @@ async fn leases_hold(
 }
 
 /// An attempt that fails at `at` comes back a step later.
-async fn retries_hold(s: &Scenario, relay: RelayProcess, step: Duration) -> Result<()> {
+async fn retries_hold(s: &Scenario, relay: Process, step: Duration) -> Result<()> {
     let lost = messages("nobody.listens", 1)?;
     s.commit(&lost).await?;
     s.ledger().failed(ids(&lost));
@@ -183,8 +183,8 @@ async fn article_table_filled_in_a_time_zone_ahead_of_utc_is_adopted_and_deliver
 }
 
 /// Starts a relay whose host has a wrong clock.
-async fn start_off(setup: &RelaySetup, offset: &str) -> Result<RelayProcess> {
-    RelayProcess::spawn(with_clock_off(RELAY_PROCESS, offset).await?, setup).await
+async fn start_off(setup: &RelaySetup, offset: &str) -> Result<Process> {
+    Process::spawn(with_clock_off(RELAY_PROCESS, offset).await?, setup).await
 }
 
 /// Commits one message that is due at once and one that is due in two seconds, in an application whose host has a
