@@ -5,18 +5,21 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'E'
-usage: scripts/test.sh [PART ...]        without a part: everything
+usage: scripts/test.sh [PART ...]        without a part: lint, services, features, examples
 
   lint       format, clippy and docs, warnings denied
   unit       the tests that need no service, and doctests
-  services   every test, on real services; then those named alone_…, which stop and start services, one by one
+  services   every test, those of `unit` among them, on real services; then those named alone_…, which stop and start
+             services, one by one
   features   the feature combinations that users pick, and what the crates must not pull in
   examples   the quickstart, as a user runs it
 
 Needs Rust (with rustfmt and clippy), make, a C and a C++ compiler, nothing else. Services come from the variables
-OUTBOX_PG_URL, OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes), OUTBOX_REDIS_URL
-and OUTBOX_KAFKA (a broker that makes no topics by itself), else from Docker Compose, else from Debian packages and, for
-Kafka, from Maven (`scripts/services.sh help`); what was started is stopped again. A service that cannot be had is a failure: nothing is skipped.
+OUTBOX_PG_URL, OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes),
+OUTBOX_REDIS_URL and OUTBOX_KAFKA (a broker that makes no topics by itself), else from Docker Compose, else from Debian
+packages and, for Kafka, from Maven; packages that are missing are installed, which takes root or sudo
+(`scripts/services.sh help`). What was started is stopped again. A service that cannot be had is a failure: nothing is
+skipped.
 E
 }
 

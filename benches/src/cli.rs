@@ -6,7 +6,7 @@ use crate::queue::QueueKind;
 use crate::variant;
 
 /// Measures the relay PostgreSQL → RabbitMQ beside a plain loop, its two halves alone and a hand-written
-/// pipeline: all in one run, interleaved, because only ratios of one run say anything.
+/// pipeline, and the consumers beside a plain one: all in one run, interleaved, because only ratios of one run say anything.
 #[derive(Debug, Parser)]
 #[command(name = "outbox-bench", version)]
 pub(crate) struct Args {

@@ -284,7 +284,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `msg_id`: 64, as in the article.
+    /// `msg_id`: 64.
     pub const MSG_ID: usize = 64;
     /// `biz_type`: 128; brokers take routing keys and topics of up to 255 or 249.
     pub const BIZ_TYPE: usize = 128;

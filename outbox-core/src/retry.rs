@@ -4,7 +4,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// When to try again, and when to give up.
 ///
-/// The default is the article's: 1 min, 5 min, 30 min, 2 h, and failed at the fifth attempt.
+/// The default: after 1 min, 5 min, 30 min and 2 h, and failed at the fifth attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryPolicy {
     steps: Vec<Duration>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::claim::{ClaimToken, Outcome};
 use crate::clock::{Timestamp, later};
 
-/// Where a message stands. The codes are the article's and part of the table's public contract.
+/// Where a message stands. The codes are part of the table's public contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Status {
     /// 0: to be published; also while a relay holds a claim on it.

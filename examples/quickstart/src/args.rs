@@ -4,10 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-/// The transactional outbox in ten seconds: a shop places orders, everything around it breaks, and at the end
+/// The transactional outbox, told in ten seconds: a shop places orders, everything around it breaks, and at the end
 /// the books of shop, database and consumer are compared.
 ///
-/// Needs nothing but Rust: a SQLite file and a broker in memory. Exits with 0 if every promise was kept, with 1
+/// Needs no service: a SQLite file and a broker in memory. Exits with 0 if every promise was kept, with 1
 /// if not, with 2 if it could not run.
 #[derive(Debug, Parser)]
 #[command(after_help = "On real services:\n  cargo run -p quickstart --features services -- \

@@ -78,7 +78,7 @@ impl RelayConfig {
     }
 
     /// The pause after a sweep that found nothing grows from `min` to `max`; 100 ms to 5 s by default. A
-    /// [`Waker`](super::Waker) cuts it short; where every writer has one, `max` may be the article's 30 s.
+    /// [`Waker`](super::Waker) cuts it short; where every writer has one, `max` may be 30 s.
     #[must_use]
     pub fn with_sweep(mut self, min: Duration, max: Duration) -> Self {
         self.sweep_min = within_bounds(min);
