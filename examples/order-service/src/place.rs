@@ -15,8 +15,7 @@ pub struct Place {
         env = "OUTBOX_PG_URL",
         hide_env_values = true,
         global = true,
-        default_value = "postgres://postgres@localhost/postgres",
-        hide_default_value = true
+        default_value = "postgres://postgres@localhost/postgres"
     )]
     pub pg_url: String,
 
@@ -27,8 +26,7 @@ pub struct Place {
         env = "OUTBOX_AMQP_URL",
         hide_env_values = true,
         global = true,
-        default_value = "amqp://guest:guest@localhost/%2f",
-        hide_default_value = true
+        default_value = "amqp://guest:guest@localhost/%2f"
     )]
     pub amqp_url: String,
 
@@ -39,8 +37,7 @@ pub struct Place {
         env = "OUTBOX_REDIS_URL",
         hide_env_values = true,
         global = true,
-        default_value = "redis://localhost/0",
-        hide_default_value = true
+        default_value = "redis://localhost/0"
     )]
     pub redis_url: String,
 

@@ -1,4 +1,4 @@
-//! Tables of PostgreSQL that are looser than the article's.
+//! Tables of PostgreSQL that are looser than they should be.
 
 use chrono::TimeDelta;
 use outbox_core::{OutboxStore, Status};
