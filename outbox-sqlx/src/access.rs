@@ -1,8 +1,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use outbox_core::{Clock, StoreError};
+use outbox_core::{Clock, StoreError, StoreErrorKind};
 use sqlx::{Pool, SqlSafeStr, Transaction};
+use tokio::task::JoinHandle;
 
 use crate::dialect::Dialect;
 use crate::error::store_error;
@@ -86,6 +87,14 @@ async fn begin<DB: Dialect>(
     let connection = pool.acquire().await?;
     let begun = tokio::spawn(Transaction::begin(connection, Some(statement.into_sql_str())));
     begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+}
+
+/// The outcome of a task that nobody aborts.
+pub(crate) async fn whole<T>(task: JoinHandle<Result<T, StoreError>>) -> Result<T, StoreError> {
+    task.await.unwrap_or_else(|error| {
+        let message = "the task of the operation ended before it was done";
+        Err(StoreError::new(StoreErrorKind::Other, message).with_source(error))
+    })
 }
 
 /// Ends a transaction of this crate's own.

@@ -8,7 +8,7 @@ use sqlx::Connection;
 use crate::access::commit;
 use crate::error::store_error;
 use crate::refusal::{Refused, blames_a_row, explain, is_unreadable, left_out};
-use crate::row::{Cells, STORED, Stored, stored};
+use crate::row::{Cells, Stored, stored, stored_columns};
 use crate::settle::UNCLAIM;
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
@@ -74,7 +74,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         token: ClaimToken,
         lease: Duration,
     ) -> Result<Claimed, StoreError> {
-        let sql = self.sql().text(format!("SELECT {STORED} FROM {} WHERE id", self.names.outbox));
+        let sql = self.sql().text(format!("SELECT {} FROM {} WHERE id", stored_columns::<DB>(), self.names.outbox));
         let rows = sql.among(&[id]).fetch(conn).await?;
         let row = rows.first().map(|row| stored(&mut Cells::<DB>::of(row))).ok_or_else(left_out)?;
         self.take_all(conn, slice::from_ref(&row), token, lease).await?;
@@ -103,7 +103,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Selects and locks. Two statements, not one with a subquery: every database can do it, none can plan it
     /// so that the subquery runs twice, and the order is that of the SELECT.
     pub(crate) fn due(&self, request: &ClaimRequest) -> Sql<DB> {
-        self.due_columns(STORED, request)
+        self.due_columns(&stored_columns::<DB>(), request)
     }
 
     fn due_columns(&self, columns: &str, request: &ClaimRequest) -> Sql<DB> {
@@ -136,7 +136,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     /// The outbox, read in the order of claims.
     pub(crate) fn by_due(&self) -> String {
-        format!("{}{}", self.names.outbox, DB::by_index(&self.names.table.local("_due")))
+        format!("{}{}", self.names.outbox, DB::by_index(&self.names.table, "_due"))
     }
 
     fn take(&self, due: &[Stored], token: ClaimToken, lease: Duration) -> Sql<DB> {

@@ -67,7 +67,7 @@ impl<DB: SqlDatabase> SqlDedup<DB> {
     /// # Errors
     /// As [`SqlStore::with_table`](crate::SqlStore::with_table).
     pub fn with_table(mut self, table: &str) -> Result<Self, StoreError> {
-        self.keys.name = TableName::parse(table)?;
+        self.keys.name = TableName::parse(table, DB::QUOTE)?;
         Ok(self)
     }
 
@@ -117,7 +117,7 @@ impl<DB: SqlDatabase> SqlDedup<DB> {
     async fn try_begin(&self, key: &DedupKey, lease: Duration) -> Result<Begin, StoreError> {
         let token = DedupToken::random();
         let mut tx = self.keys.db.begin_write().await?;
-        let begin = if self.keys.insert(key, Some((token.0, lease))).execute(&mut tx).await? == 1
+        let begin = if self.keys.insert(&mut tx, key, Some((token.0, lease))).await?
             || self.take_over(key, token, lease).execute(&mut tx).await? == 1
         {
             Begin::Acquired(token)

@@ -34,14 +34,18 @@ pub trait Dialect:
     const FOR_UPDATE_SKIP_LOCKED: &'static str;
     /// Makes JSON of the text before it.
     const AS_JSON: &'static str;
+    /// The type to which a cast makes text.
+    const TEXT: &'static str;
+    /// What stands before and after a name.
+    const QUOTE: char;
     /// Rows that one INSERT takes at most.
     const ROWS_PER_INSERT: usize;
 
     /// The clock of a store that was given none.
     fn time() -> Time;
 
-    /// After a table's name: makes the planner use this index.
-    fn by_index(index: &str) -> String;
+    /// After a table's name: makes the planner use the index of this suffix.
+    fn by_index(table: &TableName, suffix: &str) -> String;
     /// After a table's name: makes the planner use the primary key.
     const BY_KEY: &'static str;
 
@@ -53,6 +57,20 @@ pub trait Dialect:
     /// What begins and ends an INSERT that leaves out the rows whose `key` is there, and does not count them. It
     /// waits for the end of a transaction that is writing the same key.
     fn unless_there(key: &str) -> (&'static str, String);
+    /// Whether such an INSERT has failed because a key is there, where the database cannot leave rows out without
+    /// leaving out others too. The transaction goes on, and none of the statement's rows is written.
+    fn is_there(_error: &dyn DatabaseError) -> bool {
+        false
+    }
+
+    /// What an INSERT of receipts has after its table's name, and at its end: a key that is there is written anew
+    /// if its verdict is `replaced`.
+    fn or_replace(_table: &str, key: &str, replaced: &str) -> (&'static str, String) {
+        let update = "verdict = excluded.verdict, claim_no = excluded.claim_no, reason = excluded.reason, \
+             received_at = excluded.received_at";
+        let end = format!(" WHERE true ON CONFLICT ({key}) DO UPDATE SET {update} WHERE r.verdict = '{replaced}'");
+        (" AS r", end)
+    }
 
     /// A condition after a column: it is one of these.
     fn push_among_ids(sql: Sql<Self>, ids: Vec<i64>) -> Sql<Self>;
@@ -60,6 +78,14 @@ pub trait Dialect:
 
     /// A table expression over a JSON array of objects with these members.
     fn push_json_rows(sql: Sql<Self>, rows: String, members: &[Member]) -> Sql<Self>;
+
+    /// An UPDATE of the rows of `table`, which is `t`, for which there is one in `source`, which is `s`. What `set`
+    /// assigns last is the only column that others may read: MySQL shows them what was assigned before.
+    fn push_update(sql: Sql<Self>, table: &str, update: &Update<'_, Self>) -> Sql<Self> {
+        let Update { set, source, condition } = update;
+        let sql = set(sql.text(format!("UPDATE {table} AS t{} SET ", Self::BY_KEY)));
+        source(sql.text(" FROM ")).text(format!(" WHERE {condition}"))
+    }
 
     /// The rows of an INSERT, after its list of columns.
     fn push_new_rows(sql: Sql<Self>, rows: Vec<NewRow>, receipts: &str) -> Sql<Self> {
@@ -91,6 +117,13 @@ pub trait Dialect:
         table: &TableName,
         layout: &Layout,
     ) -> Result<(), StoreError>;
+}
+
+/// The parts of an UPDATE of one table from another.
+pub struct Update<'a, DB: Dialect> {
+    pub(crate) set: &'a dyn Fn(Sql<DB>) -> Sql<DB>,
+    pub(crate) source: &'a dyn Fn(Sql<DB>) -> Sql<DB>,
+    pub(crate) condition: &'static str,
 }
 
 /// A member of a JSON object and its type.

@@ -14,6 +14,24 @@ use crate::time::storable;
 /// Bytes of payload in one statement, at most; one message may be larger.
 const BYTES_PER_INSERT: usize = 32 * 1024 * 1024;
 
+/// What becomes of messages that are in the outbox already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    Refused,
+    LeftOut,
+}
+
+impl Known {
+    fn end<DB: Dialect>(self) -> String {
+        if self == Self::LeftOut { DB::unless_there("msg_id").1 } else { String::new() }
+    }
+
+    /// Whether the database has refused a statement for one that was to be left out.
+    fn is_why<DB: Dialect>(self, error: &sqlx::Error) -> bool {
+        self == Self::LeftOut && error.as_database_error().is_some_and(DB::is_there)
+    }
+}
+
 /// A message on its way into the table.
 #[derive(Debug)]
 pub struct NewRow {
@@ -45,7 +63,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         &self,
         conn: &mut DB::Connection,
         messages: &[Message],
-        on_conflict: &str,
+        known: Known,
     ) -> Result<usize, StoreError> {
         if !conn.is_in_transaction() {
             return Err(not_in_transaction("the message could exist without the business data", "enqueue"));
@@ -58,8 +76,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         }
         match &*split(messages, DB::ROWS_PER_INSERT) {
             [] => Ok(0),
-            [batch] => self.insert_batch(conn, batch, on_conflict).await,
-            batches => self.insert_batches(conn, batches, on_conflict).await,
+            [batch] => self.insert_batch(conn, batch, known).await,
+            batches => self.insert_batches(conn, batches, known).await,
         }
     }
 
@@ -68,27 +86,58 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         &self,
         conn: &mut DB::Connection,
         batches: &[&[Message]],
-        on_conflict: &str,
+        known: Known,
     ) -> Result<usize, StoreError> {
         let mut savepoint = conn.begin().await.map_err(store_error::<DB>)?;
         let mut written = 0;
         for batch in batches {
-            written += self.insert_batch(&mut savepoint, batch, on_conflict).await?;
+            written += self.insert_batch(&mut savepoint, batch, known).await?;
         }
         savepoint.commit().await.map_err(store_error::<DB>)?;
         Ok(written)
     }
 
+    /// All of them or none.
     async fn insert_batch(
         &self,
         conn: &mut DB::Connection,
         messages: &[Message],
-        on_conflict: &str,
+        known: Known,
     ) -> Result<usize, StoreError> {
+        match self.try_insert(conn, messages, known).await {
+            Err(error) if known.is_why::<DB>(&error) => self.insert_one_by_one(conn, messages).await,
+            done => done.map_err(|error| duplicate::<DB>(error, messages)),
+        }
+    }
+
+    /// Where one that is there keeps the others of a statement from being written.
+    async fn insert_one_by_one(
+        &self,
+        conn: &mut DB::Connection,
+        messages: &[Message],
+    ) -> Result<usize, StoreError> {
+        let mut savepoint = conn.begin().await.map_err(store_error::<DB>)?;
+        let mut written = 0;
+        for message in messages.chunks(1) {
+            written += match self.try_insert(&mut savepoint, message, Known::LeftOut).await {
+                Err(error) if Known::LeftOut.is_why::<DB>(&error) => 0,
+                done => done.map_err(|error| duplicate::<DB>(error, message))?,
+            };
+        }
+        savepoint.commit().await.map_err(store_error::<DB>)?;
+        Ok(written)
+    }
+
+    async fn try_insert(
+        &self,
+        conn: &mut DB::Connection,
+        messages: &[Message],
+        known: Known,
+    ) -> Result<usize, sqlx::Error> {
         let rows = messages.iter().map(|message| self.new_row(message)).collect();
         let sql = self.sql().text(format!("INSERT INTO {} ({COLUMNS}) ", self.names.outbox));
-        let sql = DB::push_new_rows(sql, rows, &self.names.receipts).text(on_conflict);
-        sql.try_execute(conn).await.map_err(|error| duplicate::<DB>(error, messages))
+        let sql = DB::push_new_rows(sql, rows, &self.names.receipts).text(known.end::<DB>());
+        sql.try_execute(conn).await
     }
 
     fn new_row(&self, message: &Message) -> NewRow {

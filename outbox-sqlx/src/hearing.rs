@@ -85,6 +85,6 @@ pub(crate) fn change(Locked { id, found, state }: &Locked) -> Option<Value> {
     let changed = state.status != found.status || state.received() != found.received();
     changed.then(|| {
         let (status, received, error) = (state.status.code(), state.received(), &state.last_error);
-        json!({ "id": id.0, "status": status, "received": received, "error": error })
+        json!({ "id": id.0, "new_status": status, "received": received, "error": error })
     })
 }

@@ -98,7 +98,7 @@ impl<DB: SqlDatabase> SqlInbox<DB> {
     /// # Errors
     /// As [`SqlStore::with_table`](crate::SqlStore::with_table).
     pub fn with_table(mut self, table: &str) -> Result<Self, StoreError> {
-        self.keys.name = TableName::parse(table)?;
+        self.keys.name = TableName::parse(table, DB::QUOTE)?;
         Ok(self)
     }
 
@@ -144,8 +144,7 @@ impl<DB: SqlDatabase> SqlInbox<DB> {
         if !tx.is_in_transaction() {
             return Err(not_in_transaction("the marker could exist without the effect", "first_time"));
         }
-        let written = self.keys.insert(&key(group, msg_id)?, None).execute(tx).await?;
-        Ok(written == 1)
+        self.keys.insert(tx, &key(group, msg_id)?, None).await
     }
 
     /// Runs `effect` in a transaction if `group` handles this message for the first time, and commits it with

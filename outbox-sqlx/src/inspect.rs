@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use outbox_core::{Filter, Requeued, Row, RowId, Stats, Status, StoreError};
 
 use crate::access::commit;
-use crate::row::{Cells, STATE, STORED, row};
+use crate::row::{Cells, row, row_columns};
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 
@@ -35,7 +35,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
 
     fn matching(&self, filter: &Filter) -> Sql<DB> {
         let after = filter.after.map_or(i64::MIN, |id| id.0);
-        let mut sql = self.sql().text(format!("SELECT {STORED}, {STATE} FROM {}", self.names.outbox));
+        let mut sql = self.sql().text(format!("SELECT {} FROM {}", row_columns::<DB>(), self.names.outbox));
         sql = sql.text(" WHERE id > ").bind(after);
         if let Some(status) = filter.status {
             sql = sql.text(format!(" AND status = {}", status.code()));
@@ -69,7 +69,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// Each from an index of its own; the completed rows are what is left of all.
     fn counts(&self) -> Sql<DB> {
         let count = |index: &str, condition: &str| {
-            let hint = DB::by_index(&self.names.table.local(index));
+            let hint = DB::by_index(&self.names.table, index);
             format!("(SELECT count(*) FROM {}{hint} WHERE {condition})", self.names.outbox)
         };
         self.sql()

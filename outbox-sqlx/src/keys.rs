@@ -4,8 +4,8 @@ use std::time::Duration;
 use outbox_core::{DedupKey, StoreError, StoreErrorKind};
 use sqlx::Pool;
 
-use crate::access::{Access, commit};
-use crate::error::retrying;
+use crate::access::{Access, commit, whole};
+use crate::error::{retrying, store_error};
 use crate::names::TableName;
 use crate::row::Cells;
 use crate::sql::Sql;
@@ -44,7 +44,7 @@ pub(crate) struct KeyTable<DB: SqlDatabase> {
 
 impl<DB: SqlDatabase> KeyTable<DB> {
     pub(crate) fn new(pool: Pool<DB>, name: &str, layout: Layout) -> Self {
-        Self { db: Access::new(pool), name: TableName::plain(name), layout }
+        Self { db: Access::new(pool), name: TableName::plain(name, DB::QUOTE), layout }
     }
 
     pub(crate) async fn migrate(&self) -> Result<(), StoreError> {
@@ -54,7 +54,13 @@ impl<DB: SqlDatabase> KeyTable<DB> {
         })
     }
 
+    /// In a task of its own, as that of the outbox.
     async fn try_migrate(&self) -> Result<(), StoreError> {
+        let keys = self.clone();
+        whole(tokio::spawn(async move { keys.migrate_here().await })).await
+    }
+
+    async fn migrate_here(&self) -> Result<(), StoreError> {
         let mut tx = self.db.begin_write().await?;
         DB::migrate_keys(&mut tx, &self.name, &self.layout).await?;
         self.insertion("EXPLAIN ", &DedupKey::new("x", "x"), None).fetch(&mut tx).await?;
@@ -71,9 +77,19 @@ impl<DB: SqlDatabase> KeyTable<DB> {
         StoreError::new(StoreErrorKind::Schema, message).with_source(error)
     }
 
-    /// Writes the row of `key` unless there is one. The time is now if there is no token, else the lease's end.
-    pub(crate) fn insert(&self, key: &DedupKey, token: Option<(uuid::Uuid, Duration)>) -> Sql<DB> {
-        self.insertion("", key, token)
+    /// Writes the row of `key` unless there is one, and says whether it did. The time is now if there is no token,
+    /// else the lease's end.
+    pub(crate) async fn insert(
+        &self,
+        conn: &mut DB::Connection,
+        key: &DedupKey,
+        token: Option<(uuid::Uuid, Duration)>,
+    ) -> Result<bool, StoreError> {
+        match self.insertion("", key, token).try_execute(conn).await {
+            Ok(written) => Ok(written == 1),
+            Err(error) if error.as_database_error().is_some_and(DB::is_there) => Ok(false),
+            Err(error) => Err(store_error::<DB>(error)),
+        }
     }
 
     fn insertion(&self, before: &str, key: &DedupKey, token: Option<(uuid::Uuid, Duration)>) -> Sql<DB> {

@@ -1,4 +1,4 @@
-//! The outbox in a SQL database: `PgStore` and `SqliteStore`, two names for [`SqlStore`]. For consumers there is
+//! The outbox in a SQL database: `PgStore`, `MySqlStore` and `SqliteStore`, names for [`SqlStore`]. For consumers there is
 //! an inbox, [`SqlInbox`], and a dedup store, [`SqlDedup`].
 //!
 //! ```
@@ -33,6 +33,8 @@ mod hearing;
 mod inbox;
 mod inspect;
 mod keys;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod names;
 #[cfg(test)]
 mod plans;
@@ -52,6 +54,18 @@ pub use dedup::SqlDedup;
 pub use inbox::SqlInbox;
 pub use refusal::Refusal;
 pub use store::{SqlDatabase, SqlStore};
+
+/// The outbox in MySQL 8.0.17 or later, or MariaDB 10.6 or later.
+#[cfg(feature = "mysql")]
+pub type MySqlStore = SqlStore<sqlx::MySql>;
+
+/// The inbox in MySQL 8.0.17 or later, or MariaDB 10.6 or later.
+#[cfg(feature = "mysql")]
+pub type MySqlInbox = SqlInbox<sqlx::MySql>;
+
+/// The memory of a consumer group in MySQL 8.0.17 or later, or MariaDB 10.6 or later.
+#[cfg(feature = "mysql")]
+pub type MySqlDedup = SqlDedup<sqlx::MySql>;
 
 /// The outbox in PostgreSQL 12 or later.
 #[cfg(feature = "postgres")]

@@ -11,15 +11,17 @@ const MAX_SCHEMA: usize = 63;
 pub struct TableName {
     pub(crate) schema: Option<String>,
     pub(crate) base: String,
+    /// What the database puts around a name.
+    quote: char,
 }
 
 impl TableName {
     /// In the default schema.
-    pub(crate) fn plain(base: &str) -> Self {
-        Self { schema: None, base: base.to_owned() }
+    pub(crate) fn plain(base: &str, quote: char) -> Self {
+        Self { schema: None, base: base.to_owned(), quote }
     }
 
-    pub(crate) fn parse(name: &str) -> Result<Self, StoreError> {
+    pub(crate) fn parse(name: &str, quote: char) -> Result<Self, StoreError> {
         let (schema, base) = match name.split_once('.') {
             Some((schema, base)) => (Some(schema), base),
             None => (None, name),
@@ -27,20 +29,20 @@ impl TableName {
         if !is_identifier(base, MAX_TABLE) || !schema.is_none_or(|s| is_identifier(s, MAX_SCHEMA)) {
             return Err(invalid(name));
         }
-        Ok(Self { schema: schema.map(str::to_owned), base: base.to_owned() })
+        Ok(Self { schema: schema.map(str::to_owned), base: base.to_owned(), quote })
     }
 
     /// A companion of the table, in the same schema.
     pub(crate) fn qualified(&self, suffix: &str) -> String {
         match &self.schema {
-            Some(schema) => format!("\"{schema}\".{}", self.local(suffix)),
+            Some(schema) => format!("{quote}{schema}{quote}.{}", self.local(suffix), quote = self.quote),
             None => self.local(suffix),
         }
     }
 
     /// A name without its schema, as indexes and constraints are named.
     pub(crate) fn local(&self, suffix: &str) -> String {
-        format!("\"{}{suffix}\"", self.base)
+        format!("{quote}{}{suffix}{quote}", self.base, quote = self.quote)
     }
 }
 
@@ -61,18 +63,17 @@ pub struct Names {
 }
 
 impl Names {
-    pub(crate) fn parse(name: &str) -> Result<Self, StoreError> {
-        TableName::parse(name).map(Self::of)
+    /// In the table `biz_outbox`.
+    pub(crate) fn plain(quote: char) -> Self {
+        Self::of(TableName::plain("biz_outbox", quote))
+    }
+
+    pub(crate) fn parse(name: &str, quote: char) -> Result<Self, StoreError> {
+        TableName::parse(name, quote).map(Self::of)
     }
 
     fn of(table: TableName) -> Self {
         Self { outbox: table.qualified(""), receipts: table.qualified("_receipts"), table }
-    }
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self::of(TableName::plain("biz_outbox"))
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn companions_live_beside_the_table() {
-        let names = Names::parse("shop.biz_outbox").unwrap();
+        let names = Names::parse("shop.biz_outbox", '"').unwrap();
         assert_eq!(names.outbox, "\"shop\".\"biz_outbox\"");
         assert_eq!(names.receipts, "\"shop\".\"biz_outbox_receipts\"");
         assert_eq!(names.table.local("_due"), "\"biz_outbox_due\"");
@@ -104,9 +105,9 @@ mod tests {
 
     #[test]
     fn what_could_break_out_of_the_quotes_is_refused() {
-        for bad in ["", ".", "a.", ".a", "a.b.c", "1a", "a b", "a\"b", "a;b", "ä", &"a".repeat(41)] {
-            assert!(Names::parse(bad).is_err(), "{bad}");
+        for bad in ["", ".", "a.", ".a", "a.b.c", "1a", "a b", "a\"b", "a`b", "a;b", "ä", &"a".repeat(41)] {
+            assert!(Names::parse(bad, '"').is_err(), "{bad}");
         }
-        assert!(Names::parse(&"a".repeat(40)).is_ok());
+        assert!(Names::parse(&"a".repeat(40), '"').is_ok());
     }
 }

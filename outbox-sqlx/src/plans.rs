@@ -25,7 +25,7 @@ fn statements<DB: SqlDatabase>(store: &SqlStore<DB>) -> Vec<(&'static str, Sql<D
     let claim = Claim { id: ids[0], token };
     let failed = Settlement { claim, outcome: Outcome::Failed { error: "x".to_owned() } };
     let (groups, msg_ids) = (BTreeSet::from(["a"]), BTreeSet::from(["m1", "m2"]));
-    let change = json!({"id": 30_001, "status": 2, "received": 1, "error": null});
+    let change = json!({"id": 30_001, "new_status": 2, "received": 1, "error": null});
     vec![
         ("due", store.due(&request(ClaimMode::Ordinary { suspect_after: 3 }))),
         ("suspects", store.due(&request(ClaimMode::Suspects { suspect_after: 3 }))),

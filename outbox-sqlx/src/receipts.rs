@@ -6,11 +6,11 @@ use serde_json::Value;
 use sqlx::Connection;
 
 use crate::access::commit;
-use crate::dialect::{Dialect, Member};
+use crate::dialect::{Dialect, Member, Update};
 use crate::error::store_error;
 use crate::hearing::{HANDLED, Locked, REJECTED, Record, change, hear, kept};
 use crate::refusal::{Refused, blames_a_row};
-use crate::row::{Cells, groups, status};
+use crate::row::{Cells, groups, status, text};
 use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 
@@ -117,7 +117,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// In the order of their ids, so that two batches cannot lock each other out.
     pub(crate) fn rows_of(&self, ids: &BTreeSet<&str>) -> Sql<DB> {
         self.sql()
-            .text("SELECT id, msg_id, status, claim_no, CAST(required_groups AS TEXT)")
+            .text(format!("SELECT id, msg_id, status, claim_no, {}", text::<DB>("required_groups")))
             .text(format!(" FROM {} WHERE msg_id", self.names.outbox))
             .among_texts(ids.iter().map(|id| (*id).to_owned()))
             .text(" ORDER BY id")
@@ -142,38 +142,35 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             Member::Text("reason"),
         ];
         let receipts = &self.names.receipts;
+        let (begin, end) = DB::or_replace(receipts, "msg_id, consumer_group", REJECTED);
         self.sql()
-            .text(format!("INSERT INTO {receipts} AS r"))
+            .text(format!("INSERT INTO {receipts}{begin}"))
             .text(" (msg_id, consumer_group, claim_no, verdict, reason, received_at)")
             .text(" SELECT s.msg_id, s.consumer_group, s.claim_no, s.verdict, s.reason, ")
             .now()
             .text(" FROM ")
             .json_rows(&rows, &members)
-            .text(" WHERE true ON CONFLICT (msg_id, consumer_group) DO UPDATE SET verdict = excluded.verdict")
-            .text(", claim_no = excluded.claim_no, reason = excluded.reason, received_at = excluded.received_at")
-            .text(format!(" WHERE r.verdict = '{REJECTED}'"))
+            .text(end)
     }
 
     pub(crate) fn write_states(&self, changes: &[Value]) -> Sql<DB> {
-        const ENDED: &str = "s.status IN (2, 9) AND t.status <> s.status";
+        const ENDED: &str = "s.new_status IN (2, 9) AND t.status <> s.new_status";
         let members =
-            [Member::Int("id"), Member::Int("status"), Member::Int("received"), Member::Text("error")];
-        self.sql()
-            .text(format!(
-                "UPDATE {} AS t{} SET status = s.status, received_count = s.received",
-                self.names.outbox,
-                DB::BY_KEY
-            ))
-            .text(format!(", claim_token = CASE WHEN {ENDED} THEN NULL ELSE t.claim_token END"))
-            .text(format!(", lease_until = CASE WHEN {ENDED} THEN NULL ELSE t.lease_until END"))
-            .text(format!(", unsettled_claims = CASE WHEN {ENDED} THEN 0 ELSE t.unsettled_claims END"))
-            .text(format!(", ack_due = CASE WHEN {ENDED} THEN NULL ELSE t.ack_due END"))
-            .text(", last_error = COALESCE(s.error, t.last_error)")
-            .text(", completed_at = CASE WHEN s.status = 2 AND t.status <> 2 THEN ")
-            .now()
-            .text(" ELSE t.completed_at END FROM ")
-            .json_rows(changes, &members)
-            .text(" WHERE t.id = s.id")
+            [Member::Int("id"), Member::Int("new_status"), Member::Int("received"), Member::Text("error")];
+        let set = |sql: Sql<DB>| {
+            sql.text("received_count = s.received")
+                .text(format!(", claim_token = CASE WHEN {ENDED} THEN NULL ELSE t.claim_token END"))
+                .text(format!(", lease_until = CASE WHEN {ENDED} THEN NULL ELSE t.lease_until END"))
+                .text(format!(", unsettled_claims = CASE WHEN {ENDED} THEN 0 ELSE t.unsettled_claims END"))
+                .text(format!(", ack_due = CASE WHEN {ENDED} THEN NULL ELSE t.ack_due END"))
+                .text(", last_error = COALESCE(s.error, t.last_error)")
+                .text(", completed_at = CASE WHEN s.new_status = 2 AND t.status <> 2 THEN ")
+                .now()
+                .text(" ELSE t.completed_at END, status = s.new_status")
+        };
+        let source = |sql: Sql<DB>| sql.json_rows(changes, &members);
+        let update = Update { set: &set, source: &source, condition: "t.id = s.id" };
+        DB::push_update(self.sql(), &self.names.outbox, &update)
     }
 }
 

@@ -6,12 +6,27 @@ use serde_json::Value;
 use crate::dialect::Dialect;
 
 /// The columns that [`stored`] reads, in its order.
-pub(crate) const STORED: &str = "id, msg_id, biz_type, biz_id, CAST(payload AS TEXT), payload_bin, content_type, \
-     CAST(headers AS TEXT), ordering_key, created_at, claim_no, retry_count, unsettled_claims";
+pub(crate) fn stored_columns<DB: Dialect>() -> String {
+    let (payload, headers) = (text::<DB>("payload"), text::<DB>("headers"));
+    format!(
+        "id, msg_id, biz_type, biz_id, {payload}, payload_bin, content_type, {headers}, ordering_key, created_at, \
+         claim_no, retry_count, unsettled_claims"
+    )
+}
 
 /// The columns that [`row`] reads, in its order.
-pub(crate) const STATE: &str = "status, next_retry_time, lease_until, CAST(required_groups AS TEXT), \
-     received_count, sent_at, completed_at, ack_due, redeliveries, last_error";
+pub(crate) fn row_columns<DB: Dialect>() -> String {
+    let (stored, required) = (stored_columns::<DB>(), text::<DB>("required_groups"));
+    format!(
+        "{stored}, status, next_retry_time, lease_until, {required}, received_count, sent_at, completed_at, \
+         ack_due, redeliveries, last_error"
+    )
+}
+
+/// A JSON column, as text.
+pub(crate) fn text<DB: Dialect>(column: &str) -> String {
+    format!("CAST({column} AS {})", DB::TEXT)
+}
 
 /// Reads a row's columns from left to right.
 pub(crate) struct Cells<'r, DB: Dialect> {

@@ -8,7 +8,7 @@ use sqlx::Connection;
 
 use crate::access::commit;
 use crate::claim::fenced;
-use crate::dialect::Member;
+use crate::dialect::{Member, Update};
 use crate::error::store_error;
 use crate::refusal::{Refused, blames_a_row};
 use crate::row::Cells;
@@ -193,20 +193,18 @@ impl<DB: SqlDatabase> SqlStore<DB> {
             Member::Int("delay"),
             Member::Text("error"),
         ];
-        self.sql()
-            .text(format!(
-                "UPDATE {} AS t{} SET {UNCLAIM}, last_error = s.error",
-                self.names.outbox,
-                DB::BY_KEY
-            ))
-            .text(", retry_count = t.retry_count + s.charge")
-            .text(format!(", status = CASE WHEN {GIVEN_UP} THEN 9 ELSE 0 END"))
-            .text(format!(", ack_due = CASE WHEN {GIVEN_UP} THEN NULL ELSE t.ack_due END"))
-            .text(format!(", next_retry_time = CASE WHEN {GIVEN_UP} THEN t.next_retry_time ELSE "))
-            .later_by("s.delay")
-            .text(" END FROM ")
-            .json_rows(&rows, &members)
-            .text(" WHERE t.id = s.id AND t.status = 0 AND t.claim_token = s.token")
+        let set = |sql: Sql<DB>| {
+            sql.text(format!("{UNCLAIM}, last_error = s.error"))
+                .text(format!(", status = CASE WHEN {GIVEN_UP} THEN 9 ELSE 0 END"))
+                .text(format!(", ack_due = CASE WHEN {GIVEN_UP} THEN NULL ELSE t.ack_due END"))
+                .text(format!(", next_retry_time = CASE WHEN {GIVEN_UP} THEN t.next_retry_time ELSE "))
+                .later_by("s.delay")
+                .text(" END, retry_count = t.retry_count + s.charge")
+        };
+        let source = |sql: Sql<DB>| sql.json_rows(&rows, &members);
+        let condition = "t.id = s.id AND t.status = 0 AND t.claim_token = s.token";
+        let update = Update { set: &set, source: &source, condition };
+        DB::push_update(self.sql(), &self.names.outbox, &update)
     }
 }
 

@@ -9,13 +9,15 @@ use outbox_core::{
 };
 use sqlx::Pool;
 
-use crate::access::{Access, commit};
+use crate::access::{Access, commit, whole};
 use crate::dialect::Dialect;
+use crate::enqueue::Known;
 use crate::error::retrying;
 use crate::names::Names;
 use crate::sql::Sql;
 
-/// A database that can hold an outbox: [`sqlx::Postgres`] or [`sqlx::Sqlite`], each by a Cargo feature.
+/// A database that can hold an outbox: [`sqlx::Postgres`], [`sqlx::MySql`] or [`sqlx::Sqlite`], each by a Cargo
+/// feature.
 /// Sealed: its methods may change in any release.
 pub trait SqlDatabase: Dialect {}
 
@@ -34,7 +36,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// enqueue or claim the store's clock is that of this host.
     #[must_use]
     pub fn new(pool: Pool<DB>) -> Self {
-        Self { db: Access::new(pool), names: Arc::default(), limits: Limits::default(), policies: None }
+        Self { db: Access::new(pool), names: Arc::new(Names::plain(DB::QUOTE)), limits: Limits::default(), policies: None }
     }
 
     /// Another table, `table` or `schema.table`. The name is taken as it is written, upper and lower case
@@ -43,7 +45,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// # Errors
     /// When it is not one or two identifiers of letters, digits and `_`, the table's at most 40 bytes.
     pub fn with_table(mut self, table: &str) -> Result<Self, StoreError> {
-        self.names = Arc::new(Names::parse(table)?);
+        self.names = Arc::new(Names::parse(table, DB::QUOTE)?);
         Ok(self)
     }
 
@@ -85,7 +87,14 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         retrying(|| self.try_migrate()).await
     }
 
+    /// In a task of its own, which goes on when the call is dropped: what a migration has locked or set on the
+    /// connection must not be left so in the pool.
     async fn try_migrate(&self) -> Result<(), StoreError> {
+        let store = self.clone();
+        whole(tokio::spawn(async move { store.migrate_here().await })).await
+    }
+
+    async fn migrate_here(&self) -> Result<(), StoreError> {
         let mut tx = self.db.begin_write().await?;
         DB::migrate(&mut tx, &self.names).await?;
         self.db.look_at_the_clock(&mut tx).await?;
@@ -120,7 +129,7 @@ impl<DB: SqlDatabase> Enqueue for SqlStore<DB> {
     type Tx = DB::Connection;
 
     async fn enqueue(&self, tx: &mut DB::Connection, messages: &[Message]) -> Result<(), StoreError> {
-        self.insert(tx, messages, "").await.map(|_| ())
+        self.insert(tx, messages, Known::Refused).await.map(|_| ())
     }
 
     async fn enqueue_idempotent(
@@ -128,7 +137,7 @@ impl<DB: SqlDatabase> Enqueue for SqlStore<DB> {
         tx: &mut DB::Connection,
         messages: &[Message],
     ) -> Result<usize, StoreError> {
-        self.insert(tx, messages, " ON CONFLICT (msg_id) DO NOTHING").await
+        self.insert(tx, messages, Known::LeftOut).await
     }
 }
 

@@ -25,6 +25,8 @@ impl Dialect for Postgres {
     const FOR_UPDATE: &'static str = " FOR UPDATE";
     const FOR_UPDATE_SKIP_LOCKED: &'static str = " FOR UPDATE SKIP LOCKED";
     const AS_JSON: &'static str = "::jsonb";
+    const TEXT: &'static str = "TEXT";
+    const QUOTE: char = '"';
     const ROWS_PER_INSERT: usize = 10_000;
 
     fn time() -> Time {
@@ -33,7 +35,7 @@ impl Dialect for Postgres {
 
     const BY_KEY: &'static str = "";
 
-    fn by_index(_index: &str) -> String {
+    fn by_index(_table: &TableName, _suffix: &str) -> String {
         String::new()
     }
 

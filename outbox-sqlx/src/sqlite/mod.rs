@@ -27,6 +27,8 @@ impl Dialect for Sqlite {
     const FOR_UPDATE: &'static str = "";
     const FOR_UPDATE_SKIP_LOCKED: &'static str = "";
     const AS_JSON: &'static str = "";
+    const TEXT: &'static str = "TEXT";
+    const QUOTE: char = '"';
     const ROWS_PER_INSERT: usize = 2_500;
 
     /// The database runs in this process.
@@ -38,8 +40,8 @@ impl Dialect for Sqlite {
     const BY_KEY: &'static str = " NOT INDEXED";
 
     /// Its planner passes partial indexes over.
-    fn by_index(index: &str) -> String {
-        format!(" INDEXED BY {index}")
+    fn by_index(table: &TableName, suffix: &str) -> String {
+        format!(" INDEXED BY {}", table.local(suffix))
     }
 
     fn push_token(sql: Sql<Self>, token: Uuid) -> Sql<Self> {
