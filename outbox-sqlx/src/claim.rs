@@ -74,7 +74,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         token: ClaimToken,
         lease: Duration,
     ) -> Result<Claimed, StoreError> {
-        let sql = self.sql().text(format!("SELECT {} FROM {} WHERE id", stored_columns::<DB>(), self.names.outbox));
+        let sql =
+            self.sql().text(format!("SELECT {} FROM {} WHERE id", stored_columns::<DB>(), self.names.outbox));
         let rows = sql.among(&[id]).fetch(conn).await?;
         let row = rows.first().map(|row| stored(&mut Cells::<DB>::of(row))).ok_or_else(left_out)?;
         self.take_all(conn, slice::from_ref(&row), token, lease).await?;

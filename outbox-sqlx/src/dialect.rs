@@ -68,7 +68,8 @@ pub trait Dialect:
     fn or_replace(_table: &str, key: &str, replaced: &str) -> (&'static str, String) {
         let update = "verdict = excluded.verdict, claim_no = excluded.claim_no, reason = excluded.reason, \
              received_at = excluded.received_at";
-        let end = format!(" WHERE true ON CONFLICT ({key}) DO UPDATE SET {update} WHERE r.verdict = '{replaced}'");
+        let end =
+            format!(" WHERE true ON CONFLICT ({key}) DO UPDATE SET {update} WHERE r.verdict = '{replaced}'");
         (" AS r", end)
     }
 

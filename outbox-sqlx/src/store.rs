@@ -36,7 +36,12 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// enqueue or claim the store's clock is that of this host.
     #[must_use]
     pub fn new(pool: Pool<DB>) -> Self {
-        Self { db: Access::new(pool), names: Arc::new(Names::plain(DB::QUOTE)), limits: Limits::default(), policies: None }
+        Self {
+            db: Access::new(pool),
+            names: Arc::new(Names::plain(DB::QUOTE)),
+            limits: Limits::default(),
+            policies: None,
+        }
     }
 
     /// Another table, `table` or `schema.table`. The name is taken as it is written, upper and lower case

@@ -47,8 +47,10 @@ pub(super) async fn columns(
     conn: &mut MySqlConnection,
     table: &TableName,
 ) -> Result<HashMap<String, Found>, StoreError> {
-    let sql = ask("SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO', COLUMN_DEFAULT IS NOT NULL, COLLATION_NAME")
-        .text(" FROM INFORMATION_SCHEMA.COLUMNS WHERE ");
+    let sql = ask(
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO', COLUMN_DEFAULT IS NOT NULL, COLLATION_NAME",
+    )
+    .text(" FROM INFORMATION_SCHEMA.COLUMNS WHERE ");
     let read = |row| {
         let mut cells = Cells::<MySql>::of(row);
         let name = cells.text().unwrap_or_default().to_lowercase();
@@ -78,7 +80,8 @@ pub(super) async fn constraints(
     conn: &mut MySqlConnection,
     table: &TableName,
 ) -> Result<HashSet<String>, StoreError> {
-    texts(conn, of(ask("SELECT CONSTRAINT_NAME FROM INFORMATION_SCHEMA.TABLE_CONSTRAINTS WHERE "), table)).await
+    texts(conn, of(ask("SELECT CONSTRAINT_NAME FROM INFORMATION_SCHEMA.TABLE_CONSTRAINTS WHERE "), table))
+        .await
 }
 
 fn of(sql: Sql<MySql>, table: &TableName) -> Sql<MySql> {

@@ -114,7 +114,8 @@ async fn bring_up_to_date(
 
 async fn index_changes(conn: &mut MySqlConnection, table: &TableName) -> Result<Vec<String>, StoreError> {
     let indexes = indexes(conn, table).await?;
-    let by_id: Vec<&String> = indexes.iter().filter(|(_, of)| *of == "!msg_id").map(|(name, _)| name).collect();
+    let by_id: Vec<&String> =
+        indexes.iter().filter(|(_, of)| *of == "!msg_id").map(|(name, _)| name).collect();
     let mut changes = Vec::new();
     if by_id.is_empty() {
         changes.push(format!("ADD {}", unique(table)));
@@ -128,13 +129,7 @@ async fn index_changes(conn: &mut MySqlConnection, table: &TableName) -> Result<
     Ok(changes)
 }
 
-fn column_change(
-    name: &str,
-    of: Kind,
-    rest: Rest,
-    found: Option<&Found>,
-    collation: &str,
-) -> Option<String> {
+fn column_change(name: &str, of: Kind, rest: Rest, found: Option<&Found>, collation: &str) -> Option<String> {
     let Some(found) = found else {
         return Some(format!("ADD COLUMN {}", definition(name, &kind(of, collation), rest)));
     };

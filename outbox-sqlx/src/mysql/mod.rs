@@ -80,8 +80,9 @@ impl Dialect for MySql {
     }
 
     fn is_there(error: &dyn DatabaseError) -> bool {
-        codes::violated_key(error)
-            .is_some_and(|key| ["PRIMARY", "msg_id", "consumer_group"].iter().any(|known| key.contains(known)))
+        codes::violated_key(error).is_some_and(|key| {
+            ["PRIMARY", "msg_id", "consumer_group"].iter().any(|known| key.contains(known))
+        })
     }
 
     /// The verdict comes last, because the others read the one that was there.

@@ -118,8 +118,11 @@ async fn renewed_claims_live_longer_and_lost_ones_are_told<DB: TestDb>(env: Env<
 
 async fn a_stranger_with_odd_values_harms_nobody<DB: TestDb>(env: Env<DB>) {
     let store = env.migrated().await;
-    let (infinity, nothing) =
-        if DB::NAME == "SQLite" { ("'0000-00-00 99:99:99'", "'null'") } else { ("'-infinity'", "'null'") };
+    let (infinity, nothing) = match DB::NAME {
+        "SQLite" => ("'0000-00-00 99:99:99'", "'null'"),
+        "MySQL" => ("'1000-01-01'", "'null'"),
+        _ => ("'-infinity'", "'null'"),
+    };
     env.exec(&format!(
         "INSERT INTO {{t}} (msg_id, biz_type, biz_id, payload, headers, created_at, next_retry_time, required_groups)
          VALUES ('odd', '', '', {nothing}, '{{\"n\": 1, \"list\": [1, null], \"s\": \"x\"}}', {infinity}, {infinity}, '[7]')"

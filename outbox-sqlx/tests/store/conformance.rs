@@ -3,7 +3,7 @@ use std::sync::Arc;
 use outbox_core::conformance::{Setup, StoreFixture};
 use outbox_core::{Enqueue, Message, StoreError, StoreErrorKind, Timestamp};
 use outbox_sqlx::SqlStore;
-use sqlx::{Pool, Postgres, Sqlite, Transaction};
+use sqlx::{MySql, Pool, Postgres, Sqlite, Transaction};
 
 use crate::harness::{Env, TestDb, table_name};
 
@@ -12,6 +12,11 @@ outbox_core::store_suite!(
     #[ignore = "needs PostgreSQL: run scripts/test.sh"]
     postgres,
     Fixture::<Postgres>::new
+);
+outbox_core::store_suite!(
+    #[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+    mysql,
+    Fixture::<MySql>::new
 );
 
 struct Fixture<DB: TestDb> {

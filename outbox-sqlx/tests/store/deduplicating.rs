@@ -11,7 +11,7 @@ use outbox_core::{
 };
 use outbox_sqlx::{PgDedup, SqlDedup, SqliteDedup};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
+use sqlx::{Connection, Executor, MySql, PgConnection, Postgres, Sqlite};
 
 use crate::harness::{Env, TestDb, postgres_url, run, table_name, until};
 use crate::postgres_only::{options, pool_after, shift_the_server};
@@ -28,6 +28,16 @@ outbox_core::dedup_suite!(
     #[ignore = "needs PostgreSQL: run scripts/test.sh"]
     postgres_suite_in_real_time,
     Fixture::<Postgres>::real
+);
+outbox_core::dedup_suite!(
+    #[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+    mysql_suite,
+    Fixture::<MySql>::manual
+);
+outbox_core::dedup_suite!(
+    #[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+    mysql_suite_in_real_time,
+    Fixture::<MySql>::real
 );
 
 on_every_database!(
@@ -145,7 +155,10 @@ async fn what_a_stale_holder_does_leaves_the_row_as_it_was<DB: TestDb>(env: Env<
     let stale = acquire(&dedup, &key()).await;
     env.clock.advance(LONG);
     let holder = acquire(&dedup, &key()).await;
-    let state = "SELECT CAST(token AS TEXT) || ' ' || CAST(expires_at AS TEXT) FROM {t}_dedup";
+    let state = match DB::NAME {
+        "MySQL" => "SELECT CONCAT(HEX(token), ' ', expires_at) FROM {t}_dedup",
+        _ => "SELECT CAST(token AS TEXT) || ' ' || CAST(expires_at AS TEXT) FROM {t}_dedup",
+    };
     let before = env.text(state).await;
     assert!(before.is_some());
     env.clock.advance(Duration::from_secs(1));

@@ -11,11 +11,12 @@ use outbox_core::{
     RowId, Settled, Settlement,
 };
 use outbox_sqlx::{SqlDatabase, SqlStore};
+use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Database, Decode, Executor, IntoArguments, Pool, Postgres, Row as _, Sqlite,
-    Transaction,
+    AssertSqlSafe, ColumnIndex, Database, Decode, Executor, IntoArguments, MySql, Pool, Postgres, Row as _,
+    Sqlite, Transaction,
 };
 
 /// A database to test on.
@@ -192,6 +193,11 @@ pub(crate) fn postgres_url() -> String {
         .expect("OUTBOX_PG_URL names the PostgreSQL to test on; scripts/test.sh sets it")
 }
 
+pub(crate) fn mysql_url() -> String {
+    std::env::var("OUTBOX_MYSQL_URL")
+        .expect("OUTBOX_MYSQL_URL names the MariaDB or MySQL to test on; scripts/test.sh sets it")
+}
+
 pub(crate) fn sqlite_file(table: &str) -> PathBuf {
     std::env::temp_dir().join(format!("outbox-{table}.db"))
 }
@@ -260,6 +266,52 @@ impl TestDb for Postgres {
                 next_retry_time TIMESTAMP   NOT NULL DEFAULT now(),
                 created_at     TIMESTAMP    NOT NULL DEFAULT now(),
                 sent_at        TIMESTAMP
+            );
+            CREATE INDEX {table}_status_time ON {table} (status, next_retry_time);"
+        )
+    }
+}
+
+#[async_trait]
+impl TestDb for MySql {
+    const CONCURRENT_WRITERS: bool = true;
+
+    async fn connect(_table: &str) -> Pool<Self> {
+        MySqlPoolOptions::new().max_connections(10).connect(&mysql_url()).await.unwrap()
+    }
+
+    async fn clean(pool: &Pool<Self>, table: &str) {
+        let sql = format!(
+            "DROP TABLE IF EXISTS {table}, {table}_receipts, {table}_inbox, {table}_dedup, {table}_effects"
+        );
+        Self::exec(pool, &sql).await.unwrap();
+    }
+
+    async fn exec(pool: &Pool<Self>, sql: &str) -> Result<(), sqlx::Error> {
+        Self::exec_on(&mut *pool.acquire().await?, sql).await
+    }
+
+    async fn exec_on(conn: &mut Self::Connection, sql: &str) -> Result<(), sqlx::Error> {
+        exec_raw::<Self>(conn, sql).await
+    }
+
+    async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>> {
+        fetch_texts(pool, &sql.replace(" AS TEXT)", " AS CHAR)")).await
+    }
+
+    fn article_table(table: &str) -> String {
+        format!(
+            "CREATE TABLE {table} (
+                id             BIGINT PRIMARY KEY AUTO_INCREMENT,
+                msg_id         VARCHAR(64)  NOT NULL UNIQUE,
+                biz_type       VARCHAR(32)  NOT NULL,
+                biz_id         VARCHAR(64)  NOT NULL,
+                payload        JSON         NOT NULL,
+                status         SMALLINT     NOT NULL DEFAULT 0,
+                retry_count    INT          NOT NULL DEFAULT 0,
+                next_retry_time TIMESTAMP   NOT NULL DEFAULT CURRENT_TIMESTAMP,
+                created_at     DATETIME     NOT NULL DEFAULT CURRENT_TIMESTAMP,
+                sent_at        TIMESTAMP    NULL
             );
             CREATE INDEX {table}_status_time ON {table} (status, next_retry_time);"
         )

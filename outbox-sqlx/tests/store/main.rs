@@ -1,4 +1,4 @@
-//! What the stores promise, each promise on SQLite and on PostgreSQL from the same body.
+//! What the stores promise, each promise on every database from the same body.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -35,12 +35,38 @@ macro_rules! on_every_database {
             )+
         }
 
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+                async fn $case() {
+                    $crate::harness::run::<sqlx::MySql, _>(super::$case).await;
+                }
+            )+
+        }
+
         mod postgres {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 #[ignore = "needs PostgreSQL: run scripts/test.sh"]
                 async fn $case() {
                     $crate::harness::run::<sqlx::Postgres, _>(super::$case).await;
+                }
+            )+
+        }
+    };
+}
+
+/// One test per case, on MariaDB or MySQL alone.
+#[macro_export]
+macro_rules! on_mysql {
+    ($($case:ident),+ $(,)?) => {
+        mod on_mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                #[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+                async fn $case() {
+                    $crate::harness::run::<sqlx::MySql, _>(super::$case).await;
                 }
             )+
         }

@@ -66,6 +66,7 @@ async fn article_rows<DB: TestDb>(env: &Env<DB>) {
     env.exec(&DB::article_table("{t}")).await.unwrap();
     let (now, later) = match DB::NAME {
         "SQLite" => ("CURRENT_TIMESTAMP", "datetime('now', '+5 minutes')"),
+        "MySQL" => ("now()", "now() + INTERVAL 5 MINUTE"),
         _ => ("now()", "now() + interval '5 minutes'"),
     };
     env.exec(&format!(

@@ -38,6 +38,14 @@ async fn refuse_in<DB: TestDb>(env: &Env<DB>, table: &str, condition: &str) {
                 )
             })
             .concat(),
+        "MySQL" => ["INSERT", "UPDATE"]
+            .map(|event| {
+                format!(
+                    "CREATE TRIGGER {table}_no_{event} BEFORE {event} ON {table} FOR EACH ROW
+                     IF NEW.{condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF;"
+                )
+            })
+            .concat(),
         _ => format!("ALTER TABLE {table} ADD CONSTRAINT no CHECK (NOT ({condition})) NOT VALID"),
     };
     env.exec(&sql).await.unwrap();
