@@ -5,7 +5,7 @@ set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KNOWN="pg maria redis rabbit kafka"
-WANTED=${OUTBOX_SERVICES:-pg rabbit redis kafka}
+WANTED=${OUTBOX_SERVICES:-pg maria rabbit redis kafka}
 # Short, because a Unix socket's path holds 107 bytes; under /tmp, because the servers' own users must reach it.
 DIR=${OUTBOX_SERVICES_DIR:-/tmp/outbox-services-$(id -u)-$(cksum <<<"$REPO" | cut -d' ' -f1)}
 STATE=$DIR/state
@@ -29,7 +29,7 @@ For each service `up` takes, in this order:
      Kafka from its Maven artefacts, which are kept in ~/.cache/outbox
 
 Settings:
-  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg rabbit redis kafka)
+  OUTBOX_SERVICES          what `up` starts when nothing is named (default: pg maria rabbit redis kafka)
   OUTBOX_SERVICES_BACKEND  compose or private: only that one
   OUTBOX_SERVICES_DIR      data and state of one set of services (default: one in /tmp for each checkout)
   OUTBOX_SERVICES_OWNER    a process id: the services go down when that process is gone

@@ -24,7 +24,7 @@ E
 }
 
 # What users put in their Cargo.toml besides a single feature; each is checked without any other.
-COMBINATIONS="postgres,amqp sqlite,amqp sqlite,memory postgres,amqp,redis postgres,kafka"
+COMBINATIONS="postgres,amqp mysql,amqp sqlite,amqp sqlite,memory postgres,amqp,redis postgres,kafka"
 
 lint() {
   step "format" cargo fmt --all --check
@@ -120,7 +120,7 @@ start_services() {
 
 # The services were given in variables, so nobody may stop them.
 start_own_services() {
-  unset OUTBOX_PG_URL OUTBOX_AMQP_URL OUTBOX_REDIS_URL OUTBOX_KAFKA
+  unset OUTBOX_PG_URL OUTBOX_MYSQL_URL OUTBOX_AMQP_URL OUTBOX_REDIS_URL OUTBOX_KAFKA
   scripts/services.sh down
   start_services
 }

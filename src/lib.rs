@@ -19,7 +19,7 @@ pub use outbox_kafka as kafka;
 pub use outbox_redis_dedup as redis;
 
 /// SQL databases: the outbox, and for consumers the inbox and a dedup store.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use outbox_sqlx as sqlx;
 
 /// The Chinese README's code compiles too.

@@ -40,6 +40,8 @@ pub trait Dialect:
     const QUOTE: char;
     /// Rows that one INSERT takes at most.
     const ROWS_PER_INSERT: usize;
+    /// Bytes of payload that one INSERT takes at most; one message may be larger.
+    const BYTES_PER_INSERT: usize = 32 * 1024 * 1024;
 
     /// The clock of a store that was given none.
     fn time() -> Time;

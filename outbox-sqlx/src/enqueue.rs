@@ -11,9 +11,6 @@ use crate::sql::Sql;
 use crate::store::{SqlDatabase, SqlStore};
 use crate::time::storable;
 
-/// Bytes of payload in one statement, at most; one message may be larger.
-const BYTES_PER_INSERT: usize = 32 * 1024 * 1024;
-
 /// What becomes of messages that are in the outbox already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -74,7 +71,7 @@ impl<DB: SqlDatabase> SqlStore<DB> {
         if !messages.is_empty() {
             self.db.look_at_the_clock_once(conn).await?;
         }
-        match &*split(messages, DB::ROWS_PER_INSERT) {
+        match &*split(messages, DB::ROWS_PER_INSERT, DB::BYTES_PER_INSERT) {
             [] => Ok(0),
             [batch] => self.insert_batch(conn, batch, known).await,
             batches => self.insert_batches(conn, batches, known).await,
@@ -216,10 +213,10 @@ impl Received {
 }
 
 /// Cuts a batch where one statement would get too long.
-fn split(mut messages: &[Message], max_rows: usize) -> Vec<&[Message]> {
+fn split(mut messages: &[Message], max_rows: usize, max_bytes: usize) -> Vec<&[Message]> {
     let mut batches = Vec::new();
     while !messages.is_empty() {
-        let (batch, rest) = messages.split_at(fitting(messages, max_rows));
+        let (batch, rest) = messages.split_at(fitting(messages, max_rows, max_bytes));
         batches.push(batch);
         messages = rest;
     }
@@ -227,11 +224,11 @@ fn split(mut messages: &[Message], max_rows: usize) -> Vec<&[Message]> {
 }
 
 /// How many of `messages` fit into one statement; at least one.
-fn fitting(messages: &[Message], max_rows: usize) -> usize {
+fn fitting(messages: &[Message], max_rows: usize, max_bytes: usize) -> usize {
     let mut bytes = 0;
     let fits = |message: &&Message| {
         bytes += message.payload().len();
-        bytes <= BYTES_PER_INSERT
+        bytes <= max_bytes
     };
     messages.iter().take(max_rows).take_while(fits).count().max(1)
 }
@@ -248,11 +245,12 @@ mod tests {
 
     #[test]
     fn batches_are_cut_by_rows_and_by_bytes() {
+        const MAX: usize = 1_000;
         let sizes = |messages: &[Message], rows| -> Vec<usize> {
-            split(messages, rows).iter().map(|batch| batch.len()).collect()
+            split(messages, rows, MAX).iter().map(|batch| batch.len()).collect()
         };
         assert_eq!(sizes(&messages(&[1; 7]), 3), [3, 3, 1]);
-        assert_eq!(sizes(&messages(&[BYTES_PER_INSERT + 1, 1, BYTES_PER_INSERT - 1, 1]), 9), [1, 2, 1]);
+        assert_eq!(sizes(&messages(&[MAX + 1, 1, MAX - 1, 1]), 9), [1, 2, 1]);
         assert!(sizes(&[], 3).is_empty());
     }
 }

@@ -71,8 +71,8 @@ pub(crate) const LAYOUT: Layout = Layout { token: false, time: "handled_at" };
 /// # Two at once
 ///
 /// The second of two deliveries waits for the end of the first one's transaction. If that commits, the second
-/// is told that it is not the first; if it rolls back, the second is the first. On PostgreSQL only deliveries of
-/// the same message wait for each other; on SQLite everything that writes does, for as long as its busy timeout.
+/// is told that it is not the first; if it rolls back, the second is the first. On PostgreSQL, MySQL and
+/// MariaDB only deliveries of the same message wait for each other; on SQLite everything that writes does, for as long as its busy timeout.
 ///
 /// # For how long markers are kept
 ///
@@ -150,7 +150,7 @@ impl<DB: SqlDatabase> SqlInbox<DB> {
     /// Runs `effect` in a transaction if `group` handles this message for the first time, and commits it with
     /// the marker. `None` if it was handled before; an error of `effect` rolls everything back.
     ///
-    /// The transaction is READ COMMITTED on PostgreSQL and IMMEDIATE on SQLite. For another one begin it
+    /// The transaction is READ COMMITTED on PostgreSQL, MySQL and MariaDB, and IMMEDIATE on SQLite. For another one begin it
     /// yourself and ask [`first_time`](Self::first_time).
     ///
     /// # Errors

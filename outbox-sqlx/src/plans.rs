@@ -10,9 +10,9 @@ use outbox_core::{
 };
 use serde_json::json;
 use sqlx::query_builder::QueryBuilder;
-use sqlx::{Execute, IntoArguments, Pool, Postgres, Sqlite};
+use sqlx::{Execute, IntoArguments, MySql, Pool, Postgres, Sqlite};
 
-use crate::driver::Read;
+use crate::driver::{Read, Run};
 use crate::sql::Sql;
 use crate::store::SqlDatabase;
 use crate::{SqlDedup, SqlInbox, SqlStore};
@@ -193,5 +193,99 @@ async fn check_keys_of_postgres(pool: Pool<Postgres>, table: String) {
     for (name, sql) in key_statements(&inbox, &dedup) {
         let plan = explain(&pool, "EXPLAIN", 0, sql).await;
         assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{name}:\n{plan}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs MariaDB or MySQL: run scripts/test.sh"]
+async fn mysql_finds_rows_by_index() {
+    let table = format!("t_{}", &uuid::Uuid::new_v4().simple().to_string()[..20]);
+    let url =
+        std::env::var("OUTBOX_MYSQL_URL").expect("OUTBOX_MYSQL_URL names the MariaDB or MySQL to test on");
+    let pool = Pool::<MySql>::connect(&url).await.unwrap();
+    let checked = tokio::spawn({
+        let (pool, table) = (pool.clone(), table.clone());
+        async move {
+            check_mysql(pool.clone(), table.clone()).await;
+            check_keys_of_mysql(pool, table).await;
+        }
+    })
+    .await;
+    script(&pool, &format!("DROP TABLE IF EXISTS {table}, {table}_receipts, {table}_inbox, {table}_dedup"))
+        .await;
+    checked.unwrap();
+}
+
+/// A step of a plan that reads a table of ours: how, and what it says beside it.
+async fn steps(pool: &Pool<MySql>, table: &str, sql: Sql<MySql>) -> Vec<(String, String)> {
+    let mut builder = sql.into_builder();
+    let mut query = builder.build();
+    let arguments = query.take_arguments().unwrap().unwrap();
+    let text = format!("EXPLAIN {}", query.sql().as_str());
+    let mut conn = pool.acquire().await.unwrap();
+    let rows = MySql::fetch(&mut conn, QueryBuilder::with_arguments(text, arguments)).await.unwrap();
+    let text = |row: &sqlx::mysql::MySqlRow, column: &str| -> String {
+        sqlx::Row::try_get_unchecked::<Option<String>, _>(row, column).unwrap().unwrap_or_default()
+    };
+    let ours = |name: &str| ["t", "r"].contains(&name) || name.starts_with(table);
+    rows.iter()
+        .filter(|row| ours(&text(row, "table")))
+        .map(|row| (text(row, "type"), format!("{} {}", text(row, "key"), text(row, "Extra"))))
+        .collect()
+}
+
+const MYSQL_ROWS: &str = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 30200)";
+
+/// With the article's index beside ours, which an adopted table keeps.
+async fn check_mysql(pool: Pool<MySql>, table: String) {
+    let store = SqlStore::new(pool.clone()).with_table(&table).unwrap();
+    store.migrate().await.unwrap();
+    script(
+        &pool,
+        &format!(
+            "SET max_recursive_iterations = 100000;
+             CREATE INDEX article ON {table} (status, next_retry_time);
+             INSERT INTO {table} (msg_id, biz_type, biz_id, payload, status, required_groups)
+             {MYSQL_ROWS} SELECT CONCAT('m', i), 't', 'b', '1', CASE WHEN i > 30000 THEN 0 ELSE 2 END, '[]' FROM n;
+             INSERT INTO {table}_receipts (msg_id, consumer_group, claim_no, verdict)
+             {MYSQL_ROWS} SELECT CONCAT('m', i), 'a', 1, 'handled' FROM n;
+             ANALYZE TABLE {table}, {table}_receipts"
+        ),
+    )
+    .await;
+    for pending in ["few", "all"] {
+        for (name, sql) in statements(&store) {
+            let steps = steps(&pool, &table, sql).await;
+            assert!(!steps.is_empty(), "{name}");
+            for (how, with) in &steps {
+                assert!(!["ALL", "index"].contains(&how.as_str()), "{name}, {pending} pending: {steps:?}");
+                let by_due = with.contains(&format!("{table}_due"));
+                assert_eq!(by_due, matches!(name, "due" | "suspects" | "oldest_due"), "{name}: {steps:?}");
+                assert!(!by_due || !with.contains("filesort"), "{name}, {pending} pending: {steps:?}");
+            }
+        }
+        script(&pool, &format!("UPDATE {table} SET status = 0; ANALYZE TABLE {table}")).await;
+    }
+}
+
+async fn check_keys_of_mysql(pool: Pool<MySql>, table: String) {
+    let (inbox, dedup) = keyed(&pool, &table);
+    inbox.migrate().await.unwrap();
+    dedup.migrate().await.unwrap();
+    let ago = "UTC_TIMESTAMP(6) - INTERVAL i SECOND";
+    script(
+        &pool,
+        &format!(
+            "SET max_recursive_iterations = 100000;
+             INSERT INTO {table}_inbox {MYSQL_ROWS} SELECT 'points', CONCAT('m', i), {ago} FROM n;
+             INSERT INTO {table}_dedup {MYSQL_ROWS} SELECT 'points', CONCAT('m', i), NULL, {ago} FROM n;
+             ANALYZE TABLE {table}_inbox, {table}_dedup"
+        ),
+    )
+    .await;
+    for (name, sql) in key_statements(&inbox, &dedup) {
+        let steps = steps(&pool, &table, sql).await;
+        let bad = |(how, with): &(String, String)| how == "ALL" || with.contains("filesort");
+        assert!(!steps.is_empty() && !steps.iter().any(bad), "{name}: {steps:?}");
     }
 }

@@ -87,7 +87,8 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     /// A table that has just the article's columns is adopted: its rows stay and are delivered.
     ///
     /// # Errors
-    /// When the database refuses, for example for lack of rights; then nothing has changed.
+    /// When the database refuses, for example for lack of rights; then nothing has changed. (On MySQL and MariaDB,
+    /// where no transaction holds changes of tables, the next migration goes on where this one failed.)
     pub async fn migrate(&self) -> Result<(), StoreError> {
         retrying(|| self.try_migrate()).await
     }

@@ -34,6 +34,9 @@ pub(super) fn advice(error: &dyn DatabaseError) -> Option<&'static str> {
             "the database lets nobody in under this name: check user, password and the database's name; \
              trying again helps once they are right",
         ),
+        1153 => Some(
+            "a message is larger than the server's max_allowed_packet: raise that, or keep large bodies elsewhere",
+        ),
         1665 => Some(
             "the server replicates statements, which does not go with READ COMMITTED: set binlog_format to ROW \
              or MIXED",

@@ -32,6 +32,8 @@ impl Dialect for MySql {
     const QUOTE: char = '`';
     /// A statement has 65,535 parameters at most.
     const ROWS_PER_INSERT: usize = 1_000;
+    /// A quarter of MariaDB's default for `max_allowed_packet`.
+    const BYTES_PER_INSERT: usize = 4 * 1024 * 1024;
 
     fn time() -> Time {
         Time::Server(ServerClock::default())

@@ -69,16 +69,21 @@ async fn a_table_without_the_key_is_refused<DB: TestDb>(env: Env<DB>) {
     let error = inbox.migrate().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error:?}");
     assert!(error.to_string().contains("key (consumer_group, msg_id)"), "{error}");
-    let error = inbox.once("points", "m", async |_| Ok::<_, StoreError>(())).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error:?}");
+    // MySQL has no INSERT that would notice.
+    if DB::NAME != "MySQL" {
+        let error = inbox.once("points", "m", async |_| Ok::<_, StoreError>(())).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{error:?}");
+    }
 }
 
 async fn a_missing_index_is_made<DB: TestDb>(env: Env<DB>) {
     let (inbox, _) = env.both();
     inbox.migrate().await.unwrap();
-    env.exec("DROP INDEX {t}_inbox_handled_at").await.unwrap();
+    let of = if DB::NAME == "MySQL" { " ON {t}_inbox" } else { "" };
+    let drop = format!("DROP INDEX {{t}}_inbox_handled_at{of}");
+    env.exec(&drop).await.unwrap();
     inbox.migrate().await.unwrap();
-    env.exec("DROP INDEX {t}_inbox_handled_at").await.unwrap();
+    env.exec(&drop).await.unwrap();
 }
 
 async fn without_a_table_the_error_says_what_to_do<DB: TestDb>(env: Env<DB>) {

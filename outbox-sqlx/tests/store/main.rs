@@ -15,6 +15,7 @@ mod inspecting;
 mod keys;
 mod migrating;
 mod model;
+mod mysql_only;
 mod postgres_only;
 mod receiving;
 mod refusing;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use outbox_core::{Enqueue, Message, OutboxStore, Policies, Policy};
 use outbox_sqlx::SqlStore;
-use sqlx::{Postgres, Sqlite};
+use sqlx::{MySql, Postgres, Sqlite};
 
 use crate::harness::{Env, TestDb, confirmed, request, run, settle};
 
@@ -20,6 +20,12 @@ async fn throughput_on_sqlite() {
 #[ignore = "a measurement; needs PostgreSQL: run scripts/test.sh"]
 async fn throughput_on_postgres() {
     run::<Postgres, _>(measure).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement; needs MariaDB or MySQL: run scripts/test.sh"]
+async fn throughput_on_mysql() {
+    run::<MySql, _>(measure).await;
 }
 
 async fn measure<DB: TestDb>(env: Env<DB>) {
