@@ -32,13 +32,27 @@ impl<DB: SqlDatabase> SqlStore<DB> {
     async fn claim_together(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.db.begin_write().await?;
         self.db.look_at_the_clock(&mut tx).await?;
-        let rows = self.due(request).fetch(&mut tx).await?;
+        match self.take_due(&mut tx, request).await {
+            Ok(claimed) => commit(tx).await.map(|()| claimed),
+            Err(error) => {
+                // Before the next attempt, which would pass over the rows that this one has locked.
+                let _ = tx.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn take_due(
+        &self,
+        conn: &mut DB::Connection,
+        request: &ClaimRequest,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let rows = self.due(request).fetch(conn).await?;
         let due: Vec<Stored> = rows.iter().map(|row| stored(&mut Cells::<DB>::of(row))).collect();
         let token = ClaimToken::random();
         if !due.is_empty() {
-            self.take_all(&mut tx, &due, token, request.lease).await?;
+            self.take_all(conn, &due, token, request.lease).await?;
         }
-        commit(tx).await?;
         Ok(due.into_iter().map(|row| claimed(row, token)).collect())
     }
 
