@@ -228,8 +228,10 @@ async fn steps(pool: &Pool<MySql>, table: &str, sql: Sql<MySql>) -> Vec<(String,
         sqlx::Row::try_get_unchecked::<Option<String>, _>(row, column).unwrap().unwrap_or_default()
     };
     let ours = |name: &str| ["t", "r"].contains(&name) || name.starts_with(table);
+    // Of a row that was looked up by its key while planning, there is no step with a table.
+    let looked_up = |extra: &str| extra.contains("const table");
     rows.iter()
-        .filter(|row| ours(&text(row, "table")))
+        .filter(|row| ours(&text(row, "table")) || looked_up(&text(row, "Extra")))
         .map(|row| (text(row, "type"), format!("{} {}", text(row, "key"), text(row, "Extra"))))
         .collect()
 }
