@@ -15,7 +15,7 @@ usage: scripts/test.sh [PART ...]        without a part: lint, services, feature
   examples   the quickstart, as a user runs it
 
 Needs Rust (with rustfmt and clippy), make, a C and a C++ compiler, nothing else. Services come from the variables
-OUTBOX_PG_URL, OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes),
+OUTBOX_PG_URL, OUTBOX_MYSQL_URL, OUTBOX_AMQP_URL (with OUTBOX_AMQP_MAX_MESSAGE_SIZE, the broker's max_message_size in bytes),
 OUTBOX_REDIS_URL and OUTBOX_KAFKA (a broker that makes no topics by itself), else from Docker Compose, else from Debian
 packages and, for Kafka, from Maven; packages that are missing are installed, which takes root or sudo
 (`scripts/services.sh help`). What was started is stopped again. A service that cannot be had is a failure: nothing is
