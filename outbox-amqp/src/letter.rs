@@ -70,6 +70,11 @@ impl Letter {
         self.header(stamp::DELIVERY_COUNT).and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
+    /// Whether it was delivered before, here or elsewhere.
+    pub(crate) fn is_redelivered(&self) -> bool {
+        self.delivery.redelivered
+    }
+
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }

@@ -31,6 +31,26 @@ pub(super) struct Office {
     pub(super) stop: Stop,
 }
 
+impl Office {
+    /// What is known of a letter that was here before. One that is delivered for the first time was put into the
+    /// queue anew, so it starts anew.
+    pub(super) fn known(&self, letter: &Letter, message: &Message) -> Option<Held> {
+        letter.is_redelivered().then(|| self.ledger.get(message)).flatten()
+    }
+
+    /// Remembers a letter, in case its channel ends.
+    pub(super) fn hold(&self, letter: &Letter, message: &Message) -> Held {
+        let known = self.known(letter, message);
+        let held = Held {
+            attempts: letter.attempts().max(known.map_or(0, |held| held.attempts)),
+            due: known.map_or_else(Instant::now, |held| held.due),
+            returns: letter.returns() + 1,
+        };
+        self.ledger.note(message, held);
+        held
+    }
+}
+
 /// How a delivery left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
@@ -65,11 +85,15 @@ impl Errand {
     }
 
     async fn handle(&self, message: Message, mut turn: Turn) -> Left {
-        let known = self.office.ledger.get(message.msg_id());
-        let mut attempts = self.letter.attempts().max(known.map_or(0, |held| held.attempts));
-        if let Some(Held { due, .. }) = known.filter(|held| held.due > Instant::now()) {
+        let mut held = self.office.hold(&self.letter, &message);
+        if held.due > Instant::now() {
             // A turn that has come would keep a slot from others.
             drop(turn);
+            let Held { attempts, due, .. } = held;
+            if !self.stays(attempts > self.letter.attempts()) {
+                let delay = due.saturating_duration_since(Instant::now());
+                return self.set_aside(&message, Aside::PutOff { delay, attempts }).await;
+            }
             if !self.office.stop.wait_until(due).await {
                 return self.give_back().await;
             }
@@ -80,23 +104,24 @@ impl Errand {
             if self.letter.is_lost() {
                 return Left::Lost;
             }
-            let disposition = self.process(&message, attempts).await;
+            let disposition = self.process(&message, held.attempts).await;
             drop(slot);
             let (delay, charged) = match disposition {
                 Disposition::Ack => return self.answer(&message).await,
                 Disposition::DeadLetter { reason } => {
-                    let aside = Aside::Bury { reason, attempts: self.run_so_far(attempts) };
-                    return self.set_aside(&message, aside).await;
+                    let attempts = self.run_so_far(held.attempts);
+                    self.office.ledger.note(&message, Held { attempts, ..held });
+                    return self.set_aside(&message, Aside::Bury { reason, attempts }).await;
                 }
                 Disposition::RetryLater { delay, attempts } => (delay, attempts),
             };
-            if !self.stays(charged > attempts) {
+            let stays = self.stays(charged > held.attempts);
+            held = Held { attempts: charged, due: Instant::now() + delay, ..held };
+            self.office.ledger.note(&message, held);
+            if !stays {
                 return self.set_aside(&message, Aside::PutOff { delay, attempts: charged }).await;
             }
-            attempts = charged;
-            let due = Instant::now() + delay;
-            self.office.ledger.note(message.msg_id(), Held { attempts, due });
-            if !self.office.stop.wait_until(due).await {
+            if !self.office.stop.wait_until(held.due).await {
                 return self.give_back().await;
             }
             turn = self.line_up().await;
@@ -150,7 +175,11 @@ impl Errand {
         if self.store(&aside).await { self.acknowledge().await } else { self.give_back().await }
     }
 
+    /// A letter that is lost comes again, and must not be there twice.
     async fn set_aside(&self, message: &Message, aside: Aside) -> Left {
+        if self.letter.is_lost() {
+            return Left::Lost;
+        }
         if self.store(&aside).await { self.answer(message).await } else { self.give_back().await }
     }
 
@@ -180,8 +209,11 @@ impl Errand {
     }
 
     async fn answer(&self, message: &Message) -> Left {
-        self.office.ledger.forget(message.msg_id());
-        self.acknowledge().await
+        let left = self.acknowledge().await;
+        if left == Left::Answered {
+            self.office.ledger.forget(message);
+        }
+        left
     }
 
     async fn acknowledge(&self) -> Left {

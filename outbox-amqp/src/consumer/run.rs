@@ -60,7 +60,9 @@ impl Run {
             }
             last = Some(stay.lasted());
             // What waits here unstarted comes again on the next channel.
-            self.lanes.clear();
+            for letter in self.lanes.clear() {
+                self.lose(&letter);
+            }
         }
         self.wind_up(None).await
     }
@@ -108,9 +110,10 @@ impl Run {
     }
 
     async fn start(&mut self, lane: Lane, letter: Letter, message: Result<Message, NoMsgId>) {
-        let known = message.as_ref().is_ok_and(|m| self.office.ledger.get(m.msg_id()).is_some());
-        // A message that this process held when its connection ended has proven that it ends no process.
-        let suspicion = if known { Suspicion::None } else { self.judge.judge(letter.returns()) };
+        let known = message.as_ref().ok().and_then(|message| self.office.known(&letter, message));
+        // This process has outlived those that it knows of.
+        let returns = letter.returns().saturating_sub(known.map_or(0, |held| held.returns));
+        let suspicion = self.judge.judge(returns);
         let turn = self.office.slots.line_up(suspicion != Suspicion::None).await;
         let errand = Errand { office: self.office.clone(), letter, suspicion };
         self.errands.spawn(async move {
@@ -125,10 +128,17 @@ impl Run {
         self.count(left);
         while let Some(letter) = self.lanes.leave(&lane) {
             if letter.is_lost() {
+                self.lose(&letter);
                 continue;
             }
             let message = letter.message();
             return self.start(lane, letter, message).await;
+        }
+    }
+
+    fn lose(&self, letter: &Letter) {
+        if let Ok(message) = letter.message() {
+            self.office.hold(letter, &message);
         }
     }
 

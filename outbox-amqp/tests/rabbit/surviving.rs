@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use outbox_amqp::{AmqpConfig, AmqpConsumer, AmqpConsumerConfig, Order, Queue, QueueKind, Topology};
+use outbox_amqp::{
+    AmqpConfig, AmqpConsumer, AmqpConsumerConfig, Order, Queue, QueueKind, SubscriberHandle, Topology,
+};
 use outbox_core::consumer::{Delivery, NoReceipts, ReceiptError, handler_fn};
 use outbox_core::memory::MemoryDedup;
 use outbox_core::{
@@ -68,6 +70,66 @@ async fn rabbitmq_attempts_of_a_held_message_outlive_the_connection() {
     // On a slow machine the second cut can take an acknowledgement with it, and then something is left.
     assert!(handle.shutdown(Duration::from_secs(5)).await.is_clean());
     lab.end().await;
+}
+
+/// With order and without.
+fn configs() -> [AmqpConsumerConfig; 2] {
+    [Order::None, Order::ByOrderingKeyOrBizId].map(|order| AmqpConsumerConfig::default().with_order(order))
+}
+
+async fn cut(proxy: &Proxy, handle: &SubscriberHandle) {
+    proxy.cut();
+    until("the loss is seen", || !handle.is_subscribed()).await;
+    handle.subscribed().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_failure_on_a_lost_connection_is_charged_once_and_does_not_double_the_message() {
+    for config in configs() {
+        let mut lab = Lab::new("cut-failure").await;
+        let queue = lab.queue("#").await;
+        let proxy = Proxy::start().await;
+        let desk = Desk::new();
+        let handle = consume_at(&proxy.uri(), &queue, desk.forgetful(NoReceipts), config).await;
+        publish(&lab, &[order("A", json!({"waits": true, "fails": 9, "delay": 100}))]).await;
+        for attempt in 1..=3 {
+            until("an attempt", || desk.begun().len() == attempt).await;
+            cut(&proxy, &handle).await;
+            desk.gate.add_permits(1);
+        }
+        let dead = format!("{queue}.dead");
+        assert_eq!(lab.drain(&dead, 1).await, ["A"]);
+        sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(desk.begun(), [1, 2, 3].map(|attempt| ("A".to_owned(), attempt)));
+        end(&lab, &queue, handle).await;
+        assert!(lab.get(&dead).await.is_none(), "twice");
+        lab.end().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_process_that_outlives_its_connections_gives_no_message_up_for_them() {
+    for config in configs() {
+        let mut lab = Lab::new("cut-often").await;
+        let queue = lab.queue("#").await;
+        let proxy = Proxy::start().await;
+        let desk = Desk::new();
+        let config = config.with_max_returns(2).with_concurrency(1);
+        let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
+        publish(&lab, &[order("A", json!({"waits": true})), fine("A"), fine("A"), fine("B")]).await;
+        until("the first runs", || desk.begun().len() == 1).await;
+        for _ in 0..4 {
+            sleep(Duration::from_millis(100)).await;
+            cut(&proxy, &handle).await;
+        }
+        desk.gate.add_permits(1);
+        until("all are handled", || desk.handled().len() == 4).await;
+        end(&lab, &queue, handle).await;
+        assert!(lab.get(&format!("{queue}.dead")).await.is_none());
+        lab.end().await;
+    }
 }
 
 #[tokio::test]
