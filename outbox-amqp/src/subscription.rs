@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -19,6 +20,8 @@ use crate::trouble::Trouble;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long the broker may take to end a subscription or a channel.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A queue to read from, through any number of connections.
 pub(crate) struct Subscription {
@@ -98,7 +101,8 @@ impl Subscription {
         let (channel, deliveries) = subscribing?;
         info!(queue = self.queue, prefetch = self.prefetch, "subscribed");
         self.subscribed.send_replace(true);
-        Ok(Stay { channel, deliveries, since: Instant::now(), subscribed: self.subscribed.clone() })
+        let subscribed = self.subscribed.clone();
+        Ok(Stay { link, channel, deliveries, since: Instant::now(), subscribed })
     }
 
     async fn subscribe_on(&self, link: &Link) -> Result<(Channel, Consumer), Trouble> {
@@ -136,6 +140,7 @@ async fn check(channel: &Channel, queue: &str) -> Result<(), Trouble> {
 
 /// A time during which messages flow, on one channel.
 pub(crate) struct Stay {
+    link: Arc<Link>,
     channel: Channel,
     deliveries: Consumer,
     since: Instant,
@@ -143,8 +148,17 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    pub(crate) fn lasted(&self) -> Duration {
-        self.since.elapsed()
+    /// Ends the channel, if the broker has ended the subscription alone: all its letters are lost then, and none
+    /// comes after later ones. How long it lasted.
+    pub(crate) async fn end(self) -> Duration {
+        let lasted = self.since.elapsed();
+        if self.channel.status().connected() {
+            let closing = self.channel.close(200, "the subscription has ended".into());
+            if timeout(ENDING_TIMEOUT, closing).await.is_err() {
+                self.link.cut();
+            }
+        }
+        lasted
     }
 
     /// The next message; none when the stay is over. Cancellation safe.
@@ -157,9 +171,8 @@ impl Stay {
         None
     }
 
-    /// Stops the flow, and puts what has arrived and was not taken back into the queue; how much that was.
+    /// Puts what has arrived and was not taken back into the queue, once the flow is stopped; how much that was.
     pub(crate) async fn give_back_the_rest(&mut self) -> usize {
-        self.cancel().await;
         let mut returned = 0;
         while let Some(letter) = self.next().await {
             returned += usize::from(letter.give_back().await);
@@ -167,11 +180,14 @@ impl Stay {
         returned
     }
 
-    async fn cancel(&self) {
+    /// Stops the flow; `false`: the broker has not said that it is stopped.
+    pub(crate) async fn cancel(&self) -> bool {
         let cancelling = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
-        if let Err(error) = cancelling.await {
-            warn!(%error, "the subscription was not cancelled in good order");
+        let cancelled = matches!(timeout(ENDING_TIMEOUT, cancelling).await, Ok(Ok(())));
+        if !cancelled {
+            warn!("the subscription was not cancelled in good order");
         }
+        cancelled
     }
 }
 

@@ -58,7 +58,7 @@ impl Run {
             if self.office.stop.is_asked() {
                 return self.wind_up(Some(stay)).await;
             }
-            last = Some(stay.lasted());
+            last = Some(stay.end().await);
             // What waits here unstarted comes again on the next channel.
             for letter in self.lanes.clear() {
                 self.lose(&letter);
@@ -182,7 +182,9 @@ impl Run {
         for letter in self.lanes.clear() {
             self.report.returned += usize::from(letter.give_back().await);
         }
-        if let Some(stay) = stay {
+        if let Some(stay) = stay
+            && stay.cancel().await
+        {
             self.report.returned += stay.give_back_the_rest().await;
         }
     }

@@ -104,7 +104,7 @@ impl Listening {
             if self.stop.is_asked() {
                 return self.wind_up(Some((stay, batch))).await;
             }
-            last = Some(stay.lasted());
+            last = Some(stay.end().await);
         }
         self.wind_up(None).await
     }
@@ -198,7 +198,9 @@ impl Listening {
 
     async fn finish(&self, work: Option<(Stay, Batch)>, report: &mut SubscriberShutdown) {
         let Some((mut stay, batch)) = work else { return };
-        report.returned += stay.give_back_the_rest().await;
+        if stay.cancel().await {
+            report.returned += stay.give_back_the_rest().await;
+        }
         let held = batch.len();
         let rest = self.settle(batch).await;
         report.answered += held - rest.len();

@@ -16,6 +16,8 @@ use crate::lab::uri;
 /// A kind of method frame, by class and method.
 type Kind = (u16, u16);
 pub(crate) const ACK: Kind = (60, 80);
+const CONSUME_OK: Kind = (60, 21);
+const BASIC_CANCEL: [u8; 4] = [0, 60, 0, 30];
 const CONNECTION_BLOCKED: [u8; 8] = [0, 10, 0, 60, 3, b'l', b'o', b'w'];
 const CONNECTION_UNBLOCKED: [u8; 4] = [0, 10, 0, 61];
 type Frames = mpsc::UnboundedSender<Vec<u8>>;
@@ -36,6 +38,8 @@ struct Shared {
     cuts: watch::Sender<u64>,
     swallowed: Mutex<Option<Kind>>,
     swallow_count: AtomicUsize,
+    /// Channel and tag of the last one.
+    subscription: Mutex<Option<([u8; 2], Vec<u8>)>>,
     clients: Mutex<Vec<Frames>>,
     connections: AtomicUsize,
 }
@@ -51,6 +55,7 @@ impl Proxy {
             cuts: watch::Sender::new(0),
             swallowed: Mutex::new(None),
             swallow_count: AtomicUsize::new(0),
+            subscription: Mutex::new(None),
             clients: Mutex::new(Vec::new()),
             connections: AtomicUsize::new(0),
         });
@@ -137,8 +142,19 @@ impl Proxy {
         self.inject(&CONNECTION_UNBLOCKED);
     }
 
+    /// Ends the last subscription, in the broker's name, and leaves its channel open.
+    pub(crate) fn cancel_subscription(&self) {
+        let (channel, tag) = self.shared.subscription.lock().unwrap().take().unwrap();
+        // `nowait`: the broker would not know what an answer is for.
+        self.inject_on(channel, &[&BASIC_CANCEL[..], &tag, &[1]].concat());
+    }
+
     fn inject(&self, method: &[u8]) {
-        let mut frame = vec![1, 0, 0];
+        self.inject_on([0, 0], method);
+    }
+
+    fn inject_on(&self, channel: [u8; 2], method: &[u8]) {
+        let mut frame = vec![1, channel[0], channel[1]];
         frame.extend(u32::try_from(method.len()).unwrap().to_be_bytes());
         frame.extend(method);
         frame.push(0xCE);
@@ -217,6 +233,10 @@ async fn write_frames(mut queue: mpsc::UnboundedReceiver<Vec<u8>>, mut to: Owned
         if swallowed.is_some_and(|kind| is_method(&frame, kind)) {
             shared.swallow_count.fetch_add(1, Ordering::SeqCst);
             continue;
+        }
+        if is_method(&frame, CONSUME_OK) {
+            let tag = frame[11..frame.len() - 1].to_vec();
+            *shared.subscription.lock().unwrap() = Some(([frame[1], frame[2]], tag));
         }
         flowing(&shared.down_stalled).await;
         if to.write_all(&frame).await.is_err() {

@@ -134,6 +134,31 @@ async fn rabbitmq_process_that_outlives_its_connections_gives_no_message_up_for_
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_order_is_kept_when_the_broker_ends_the_subscription_and_not_the_channel() {
+    let mut lab = Lab::new("cancelled").await;
+    let queue = lab.queue("#").await;
+    let proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKey);
+    let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
+    let keyed = |message: Message| message.with_ordering_key("k").unwrap();
+    publish(&lab, &[keyed(order("1", json!({"waits": true}))), keyed(fine("2"))]).await;
+    until("the first runs", || desk.begun().len() == 1).await;
+    sleep(Duration::from_millis(200)).await;
+    proxy.cancel_subscription();
+    until("the end is seen", || !handle.is_subscribed()).await;
+    handle.subscribed().await;
+    publish(&lab, &[keyed(fine("3"))]).await;
+    sleep(Duration::from_millis(200)).await;
+    desk.gate.add_permits(1);
+    until("all are handled", || desk.handled().len() == 3).await;
+    assert_eq!(desk.handled(), ["1", "2", "3"]);
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_half_open_connection_is_given_up_and_the_next_host_is_used() {
     let mut lab = Lab::new("half-open-consumer").await;
     let queue = lab.queue("#").await;
