@@ -7,7 +7,6 @@ mod slots;
 mod suspicion;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::Consumer;
@@ -23,6 +22,7 @@ use slots::Slots;
 use crate::config::AmqpConfig;
 use crate::handle::SubscriberHandle;
 use crate::shelf::Shelf;
+use crate::stop::Stop;
 use crate::subscription::Subscription;
 
 /// RabbitMQ's default for how long a delivery may go unacknowledged.
@@ -64,8 +64,9 @@ impl AmqpConsumer {
         let subscription = shelf.beside(Subscription::new(amqp, &queue, config.prefetch));
         let (slots, ledger) = (Slots::new(config.slots()), Ledger::default());
         SubscriberHandle::spawn(subscription.subscribed(), |stop| {
-            let office = Office { consumer, config, shelf, slots, ledger, stop };
-            Run::new(Arc::new(office), subscription).run()
+            let (recall, recalled) = Stop::channel();
+            let office = Office { consumer, config, shelf, slots, ledger, stop: recalled };
+            Run::new(office, subscription, stop, recall).run()
         })
     }
 

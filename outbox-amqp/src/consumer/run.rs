@@ -4,7 +4,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use outbox_core::Message;
 use outbox_core::wire::NoMsgId;
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::info;
 
 use super::config::Order;
@@ -13,6 +15,7 @@ use super::lanes::Lanes;
 use super::suspicion::{Judge, Suspicion};
 use crate::handle::SubscriberShutdown;
 use crate::letter::Letter;
+use crate::stop::Stop;
 use crate::subscription::{Stay, Subscription};
 
 /// What waits for what. Every message has a lane, so that one that is delivered again, on a new connection,
@@ -29,6 +32,9 @@ pub(super) enum Lane {
 /// subscription ends.
 pub(super) struct Run {
     office: Arc<Office>,
+    stop: Stop,
+    /// Calls the errands in, once nothing comes any more.
+    recall: watch::Sender<Option<Instant>>,
     subscription: Subscription,
     lanes: Lanes<Lane, Letter>,
     errands: JoinSet<(Lane, Left)>,
@@ -38,10 +44,18 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(office: Arc<Office>, subscription: Subscription) -> Self {
+    /// `recall` is what the office's errands stop at.
+    pub(super) fn new(
+        office: Office,
+        subscription: Subscription,
+        stop: Stop,
+        recall: watch::Sender<Option<Instant>>,
+    ) -> Self {
         Self {
             judge: Judge::new(office.config.max_returns),
-            office,
+            office: Arc::new(office),
+            stop,
+            recall,
             subscription,
             lanes: Lanes::new(),
             errands: JoinSet::new(),
@@ -53,9 +67,9 @@ impl Run {
     /// Until it is told to stop; then at most until the deadline.
     pub(super) async fn run(mut self) -> SubscriberShutdown {
         let mut last = None;
-        while let Some(mut stay) = self.subscription.open(last, &self.office.stop).await {
+        while let Some(mut stay) = self.subscription.open(last, &self.stop).await {
             self.serve(&mut stay).await;
-            if self.office.stop.is_asked() {
+            if self.stop.is_asked() {
                 return self.wind_up(Some(stay)).await;
             }
             last = Some(stay.end().await);
@@ -72,7 +86,7 @@ impl Run {
         loop {
             tokio::select! {
                 biased;
-                () = self.office.stop.asked() => return,
+                () = self.stop.asked() => return,
                 Some(ended) = self.errands.join_next() => self.ended(ended).await,
                 letter = stay.next() => match letter {
                     Some(letter) => self.take(letter).await,
@@ -143,7 +157,7 @@ impl Run {
     }
 
     fn count(&mut self, left: Left) {
-        if self.office.stop.is_asked() {
+        if self.stop.is_asked() {
             match left {
                 Left::Answered => self.report.answered += 1,
                 Left::Returned => self.report.returned += 1,
@@ -154,7 +168,7 @@ impl Run {
 
     /// Takes nothing new, gives back what has not begun, lets what runs end, and drops what does not end.
     async fn wind_up(mut self, mut stay: Option<Stay>) -> SubscriberShutdown {
-        let stop = self.office.stop.clone();
+        let stop = self.stop.clone();
         self.report.ended = stop.bound(self.drain(stay.as_mut())).await.is_some();
         self.report.dropped = self.errands.len();
         self.errands.shutdown().await;
@@ -169,7 +183,10 @@ impl Run {
         match self.office.config.order {
             Order::None => self.give_back(stay).await,
             // As with a letter of its own: when the channel ends.
-            _ => self.report.returned += self.lanes.clear().len(),
+            _ => {
+                self.call_in();
+                self.report.returned += self.lanes.clear().len();
+            }
         }
         while let Some(ended) = self.errands.join_next().await {
             if let Ok((_, left)) = ended {
@@ -178,14 +195,22 @@ impl Run {
         }
     }
 
-    async fn give_back(&mut self, stay: Option<&mut Stay>) {
+    /// Not before the flow is stopped: what goes back would come again, and count as returned once more.
+    async fn give_back(&mut self, mut stay: Option<&mut Stay>) {
+        let stopped = match &mut stay {
+            Some(stay) => stay.cancel().await,
+            None => false,
+        };
+        self.call_in();
         for letter in self.lanes.clear() {
             self.report.returned += usize::from(letter.give_back().await);
         }
-        if let Some(stay) = stay
-            && stay.cancel().await
-        {
+        if let Some(stay) = stay.filter(|_| stopped) {
             self.report.returned += stay.give_back_the_rest().await;
         }
+    }
+
+    fn call_in(&self) {
+        self.recall.send_replace(Some(self.stop.deadline()));
     }
 }

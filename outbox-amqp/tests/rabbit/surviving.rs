@@ -273,6 +273,30 @@ async fn rabbitmq_shutdown_returns_what_has_not_begun_and_drops_what_does_not_en
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_shutdown_counts_as_one_return() {
+    let mut lab = Lab::new("one-return").await;
+    let queue = lab.queue("#").await;
+    let messages: Vec<Message> = (0..200).map(|i| order(&i.to_string(), json!({"waits": true}))).collect();
+    publish(&lab, &messages).await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_concurrency(1).with_prefetch(100);
+    let handle = consume(&queue, desk.consumer(), config).await;
+    until("one runs", || desk.begun().len() == 1).await;
+    sleep(Duration::from_millis(500)).await;
+    let report = handle.shutdown(Duration::from_millis(500)).await;
+    assert_eq!((report.returned, report.dropped), (99, 1), "{report:?}");
+    let mut counts = Vec::new();
+    while let Some(letter) = lab.get(&queue).await {
+        let headers = letter.properties.headers().as_ref().unwrap().inner();
+        counts.push(headers.get("x-delivery-count").map_or(0, |count| count.as_long_long_int().unwrap()));
+    }
+    counts.sort();
+    assert_eq!(counts, [[0; 100], [1; 100]].concat());
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_shutdown_in_order_lets_nobody_begin_before_what_runs_has_ended() {
     let mut lab = Lab::new("shutdown-order").await;
     let queue = lab.queue("#").await;
