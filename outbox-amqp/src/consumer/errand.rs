@@ -67,6 +67,8 @@ pub(super) struct Errand {
     pub(super) office: Arc<Office>,
     pub(super) letter: Letter,
     pub(super) suspicion: Suspicion,
+    /// Whether others may wait for it.
+    pub(super) ordered: bool,
 }
 
 /// Where a message goes that is not handled now.
@@ -161,10 +163,7 @@ impl Errand {
     /// Whether the message waits here for its next try, or in a queue of its own. In order, it must wait here;
     /// while a service is away, it is to keep others from coming.
     fn stays(&self, charged: bool) -> bool {
-        match self.office.config.order {
-            Order::None => !charged && self.letter.held_for() < self.office.config.hold,
-            _ => true,
-        }
+        self.ordered || (!charged && self.letter.held_for() < self.office.config.hold)
     }
 
     async fn refuse_unreadable(&self, problem: NoMsgId) -> Left {

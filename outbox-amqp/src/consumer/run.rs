@@ -129,7 +129,8 @@ impl Run {
         let returns = letter.returns().saturating_sub(known.map_or(0, |held| held.returns));
         let suspicion = self.judge.judge(returns);
         let turn = self.office.slots.line_up(suspicion != Suspicion::None).await;
-        let errand = Errand { office: self.office.clone(), letter, suspicion };
+        let ordered = matches!(lane, Lane::OfKey(_));
+        let errand = Errand { office: self.office.clone(), letter, suspicion, ordered };
         self.errands.spawn(async move {
             let run = AssertUnwindSafe(errand.run(message, turn)).catch_unwind();
             (lane, run.await.unwrap_or(Left::Lost))

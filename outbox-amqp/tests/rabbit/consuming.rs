@@ -230,13 +230,23 @@ async fn rabbitmq_order_by_biz_id_where_there_is_no_key() {
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_poison_delays_nobody_else() {
+    poison_delays_nobody_else(Order::None).await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_poison_without_a_key_delays_nobody_else_in_order_either() {
+    poison_delays_nobody_else(Order::ByOrderingKey).await;
+}
+
+async fn poison_delays_nobody_else(order_by: Order) {
     let mut lab = Lab::new("poison").await;
     let queue = lab.queue("#").await;
     let poison = (0..5).map(|i| order(&format!("bad{i}"), json!({"fails": 9, "delay": 60_000})));
     let messages: Vec<Message> = poison.chain((0..50).map(|i| fine(&i.to_string()))).collect();
     publish(&lab, &messages).await;
     let desk = Desk::new();
-    let config = AmqpConsumerConfig::default().with_prefetch(2).with_concurrency(2);
+    let config = AmqpConsumerConfig::default().with_prefetch(2).with_concurrency(2).with_order(order_by);
     let handle = consume(&queue, desk.consumer(), config).await;
     until("all others are handled", || desk.handled().len() == 50).await;
     assert_eq!(desk.begun().len(), 55);
