@@ -82,7 +82,11 @@ impl Errand {
     pub(super) async fn run(self, message: Result<Message, NoMsgId>, turn: Turn) -> Left {
         match message {
             Ok(message) => self.handle(message, turn).await,
-            Err(problem) => self.refuse_unreadable(problem).await,
+            Err(problem) => {
+                // Its place is for a handler.
+                drop(turn);
+                self.refuse_unreadable(problem).await
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use outbox_core::consumer::{Delivery, NoReceipts, handler_fn};
 use outbox_core::{Consumer, Message};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 use crate::desk::{Desk, GROUP, consume, end, fine, order, publish, quick, until};
 use crate::lab::{Lab, header, stored};
@@ -172,6 +173,32 @@ async fn rabbitmq_message_without_an_id_goes_to_the_dead_letters_with_its_proper
     assert!(letter.properties.user_id().is_none() && letter.properties.expiration().is_none());
     end(&lab, &queue, handle).await;
     assert!(desk.begun().is_empty());
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_unreadable_message_that_cannot_be_put_aside_takes_no_handlers_place() {
+    let mut lab = Lab::new("unreadable").await;
+    let queue = lab.queue("#").await;
+    let dead = lab.companion(&format!("{queue}.dead")).await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_concurrency(1).without_declaring();
+    let handle = consume(&queue, desk.consumer(), config).await;
+    lab.channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
+    let (exchange, nameless) = (lab.exchange.as_str(), BasicProperties::default());
+    lab.channel.basic_publish(exchange.into(), "a".into(), Default::default(), b"x", nameless).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    publish(&lab, &[fine("0"), fine("1")]).await;
+    until("the others are handled", || desk.handled() == ["0", "1"]).await;
+    lab.companion(&dead).await;
+    let letter = loop {
+        if let Some(letter) = lab.get(&dead).await {
+            break letter;
+        }
+    };
+    assert_eq!(letter.data, b"x");
+    end(&lab, &queue, handle).await;
     lab.end().await;
 }
 
