@@ -1,13 +1,14 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_core::Message;
 use outbox_core::wire::NoMsgId;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
-use tracing::info;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
 
 use super::config::Order;
 use super::errand::{Errand, Left, Office};
@@ -17,6 +18,9 @@ use crate::handle::SubscriberShutdown;
 use crate::letter::Letter;
 use crate::stop::Stop;
 use crate::subscription::{Stay, Subscription};
+
+/// How long what is dropped may take to see it. A handler that blocks its thread does not.
+const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What waits for what. Every message has a lane, so that one that is delivered again, on a new connection,
 /// does not run beside itself.
@@ -172,7 +176,9 @@ impl Run {
         let stop = self.stop.clone();
         self.report.ended = stop.bound(self.drain(stay.as_mut())).await.is_some();
         self.report.dropped = self.errands.len();
-        self.errands.shutdown().await;
+        if timeout(DROP_TIMEOUT, self.errands.shutdown()).await.is_err() {
+            warn!("a handler blocks its thread; the connections are closed under it");
+        }
         drop(stay);
         self.subscription.close().await;
         self.office.shelf.close().await;

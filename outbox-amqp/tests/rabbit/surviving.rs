@@ -364,6 +364,33 @@ async fn rabbitmq_shutdown_without_a_broker_ends_within_its_bound() {
     lab.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_shutdown_under_a_handler_that_blocks_its_thread_ends_within_its_bound() {
+    let mut lab = Lab::new("shutdown-blocked").await;
+    let queue = lab.queue("#").await;
+    let (asker, gate) = std::sync::mpsc::channel::<()>();
+    let (gate, runs) = (Arc::new(std::sync::Mutex::new(gate)), Arc::new(AtomicUsize::new(0)));
+    let begun = runs.clone();
+    let handler = handler_fn(move |_: Delivery<Value>| {
+        let (gate, runs) = (gate.clone(), runs.clone());
+        async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            let _ = gate.lock().unwrap().recv();
+            Ok(())
+        }
+    });
+    let consumer = Consumer::new(GROUP, handler, NoReceipts);
+    let handle = consume(&queue, consumer, AmqpConsumerConfig::default()).await;
+    publish(&lab, &[fine("0")]).await;
+    until("it runs", || begun.load(Ordering::SeqCst) == 1).await;
+    let report = timeout(Duration::from_secs(5), handle.shutdown(Duration::from_millis(300))).await.unwrap();
+    assert_eq!((report.dropped, report.is_clean()), (1, false), "{report:?}");
+    assert_eq!(lab.drain(&queue, 1).await, ["0"], "it is back while the handler still runs");
+    drop(asker);
+    lab.end().await;
+}
+
 /// A dedup store that can be away.
 #[derive(Clone, Default)]
 struct Moody {
