@@ -159,6 +159,29 @@ async fn rabbitmq_order_is_kept_when_the_broker_ends_the_subscription_and_not_th
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_message_that_is_put_back_by_hand_starts_anew_where_it_was_held_before() {
+    let mut lab = Lab::new("put-back").await;
+    let queue = lab.queue("#").await;
+    let mut proxy = Proxy::start().await;
+    let desk = Desk::new();
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKeyOrBizId);
+    let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
+    let message = order("A", json!({"fails": 1, "delay": 500}));
+    publish(&lab, std::slice::from_ref(&message)).await;
+    until("it has failed", || desk.begun().len() == 1).await;
+    proxy.refuse().await;
+    until("the loss is seen", || !handle.is_subscribed()).await;
+    assert_eq!(lab.drain(&queue, 1).await, ["A"]);
+    publish(&lab, &[message]).await;
+    proxy.accept().await;
+    until("it is handled", || desk.handled() == ["A"]).await;
+    assert_eq!(desk.begun(), [1, 1, 2].map(|attempt| ("A".to_owned(), attempt)));
+    end(&lab, &queue, handle).await;
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
 async fn rabbitmq_half_open_connection_is_given_up_and_the_next_host_is_used() {
     let mut lab = Lab::new("half-open-consumer").await;
     let queue = lab.queue("#").await;
