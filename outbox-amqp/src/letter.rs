@@ -34,8 +34,9 @@ impl Letter {
     pub(crate) fn message(&self) -> Result<Message, NoMsgId> {
         let properties = &self.delivery.properties;
         let text = |field: &Option<lapin::types::ShortString>| field.as_ref().map(|text| text.to_string());
+        let headers = self.headers.iter().filter(|(name, _)| stamp::is_the_senders(name));
         wire::message(Parts {
-            headers: self.headers.clone(),
+            headers: headers.cloned().collect(),
             body: self.body.clone(),
             content_type: text(properties.content_type()),
             msg_id: text(properties.message_id()),

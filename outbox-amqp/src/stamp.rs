@@ -15,7 +15,7 @@ pub(crate) const ORIGINAL_ROUTING_KEY: &str = "outbox-original-routing-key";
 /// How often a quorum queue has taken the message back.
 pub(crate) const DELIVERY_COUNT: &str = "x-delivery-count";
 /// What belongs to the way behind: the broker would route copies by CC and BCC, and count on from the others.
-const LEFT_BEHIND: [&str; 8] = [
+const LEFT_BEHIND: [&str; 11] = [
     "CC",
     "BCC",
     DELIVERY_COUNT,
@@ -24,6 +24,9 @@ const LEFT_BEHIND: [&str; 8] = [
     "x-first-death-exchange",
     "x-first-death-queue",
     "x-first-death-reason",
+    "x-last-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
 ];
 const PERSISTENT: u8 = 2;
 /// Longer reasons are cut, in characters.
@@ -71,7 +74,12 @@ fn headers<const N: usize>(letter: &Letter, additions: [(&str, String); N]) -> F
 }
 
 fn stays(header: &str) -> bool {
-    header != wire::ATTEMPTS && !LEFT_BEHIND.contains(&header)
+    header != wire::ATTEMPTS && is_the_senders(header)
+}
+
+/// Whether the broker has not added it on the way.
+pub(crate) fn is_the_senders(header: &str) -> bool {
+    !LEFT_BEHIND.contains(&header)
 }
 
 /// All but the expiration, which would end a message twice, and the user id, which must be the sender's own.

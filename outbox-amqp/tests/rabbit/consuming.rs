@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use lapin::BasicProperties;
+use lapin::options::BasicNackOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_amqp::{AmqpConsumerConfig, Order};
-use outbox_core::consumer::{Delivery, NoReceipts, handler_fn};
+use outbox_core::consumer::{Delivery, HandlerError, NoReceipts, handler_fn};
 use outbox_core::{Consumer, Message};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -31,19 +32,29 @@ async fn rabbitmq_message_is_handled_as_it_was_enqueued() {
     let handler = handler_fn(move |delivery: Delivery<String>| {
         let seen = seen.clone();
         async move {
+            let attempt = delivery.attempt();
             seen.send(delivery)?;
-            Ok(())
+            if attempt == 1 { Err(HandlerError::retry("once more")) } else { Ok(()) }
         }
     });
-    let consumer = Consumer::new(GROUP, handler, NoReceipts);
+    let consumer = Consumer::new(GROUP, handler, NoReceipts).with_config(quick());
+    give_back(&lab, &queue).await;
     let handle = consume(&queue, consumer, AmqpConsumerConfig::default()).await;
-    let delivery = got.recv().await.unwrap();
-    assert_eq!(delivery.message(), &sent);
-    assert_eq!((delivery.payload().as_str(), delivery.attempt(), delivery.claim_no()), ("x", 1, 7));
-    assert!(delivery.header("traceparent").is_some());
+    for attempt in 1..=2 {
+        let delivery = got.recv().await.unwrap();
+        assert_eq!(delivery.message(), &sent);
+        assert_eq!((delivery.payload().as_str(), delivery.attempt(), delivery.claim_no()), ("x", attempt, 7));
+        assert!(delivery.header("traceparent").is_some());
+    }
     end(&lab, &queue, handle).await;
     assert!(got.try_recv().is_err(), "handled twice");
     lab.end().await;
+}
+
+/// Has the broker deliver the first message and take it back.
+async fn give_back(lab: &Lab, queue: &str) {
+    let letter = lab.channel.basic_get(queue.into(), Default::default()).await.unwrap().unwrap();
+    letter.nack(BasicNackOptions { requeue: true, multiple: false }).await.unwrap();
 }
 
 #[tokio::test]
