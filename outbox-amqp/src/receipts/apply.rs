@@ -13,12 +13,12 @@ pub(super) enum Fate {
     Kept,
 }
 
-/// Gives `receipts` to the store in one call. If it refuses that, finds the receipt that is the cause, so that
-/// the others do not wait for it.
-pub(super) async fn apply(store: &dyn OutboxStore, receipts: &[Receipt]) -> Vec<Fate> {
+/// Gives `receipts` to the store, up to `batch` in one call. If it refuses that, finds the receipt that is the
+/// cause, so that the others do not wait for it.
+pub(super) async fn apply(store: &dyn OutboxStore, receipts: &[Receipt], batch: usize) -> Vec<Fate> {
     let mut fates = vec![Fate::Kept; receipts.len()];
-    let mut open: Vec<Range<usize>> =
-        Some(0..receipts.len()).into_iter().filter(|all| !all.is_empty()).collect();
+    let starts = (0..receipts.len()).step_by(batch).rev();
+    let mut open: Vec<Range<usize>> = starts.map(|start| start..receipts.len().min(start + batch)).collect();
     while let Some(part) = open.pop() {
         match store.record_receipts(&receipts[part.clone()]).await {
             Ok(report) => {

@@ -129,9 +129,14 @@ impl Listening {
     }
 
     /// Fills the batch, or takes what comes in time. `false`: the stay is over, or the listener is to stop.
+    ///
+    /// One that is full of what was kept takes more: a receipt that the store applies shows that it is the
+    /// others it refuses.
     async fn gather(&self, stay: &mut Stay, batch: &mut Batch) -> bool {
+        let ReceiptListenerConfig { batch: size, .. } = self.config;
+        let full = if batch.len() < size { size } else { usize::from(self.config.prefetch()) };
         let mut end = (!batch.is_empty()).then(|| Instant::now() + self.config.wait);
-        while batch.len() < self.config.batch {
+        while batch.len() < full {
             let letter = tokio::select! {
                 biased;
                 () = self.stop.asked() => return false,
@@ -150,7 +155,7 @@ impl Listening {
         let read: Vec<Result<Receipt, String>> =
             batch.iter().map(|letter| slip::read(letter.body())).collect();
         let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
-        let mut fates = apply(&*self.store, &receipts).await.into_iter();
+        let mut fates = apply(&*self.store, &receipts, self.config.batch).await.into_iter();
         let (mut done, mut rest) = (Batch::new(), Batch::new());
         for (letter, read) in batch.into_iter().zip(read) {
             let fate = match read {

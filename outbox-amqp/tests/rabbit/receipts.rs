@@ -102,7 +102,11 @@ fn sink(queue: &str) -> AmqpReceiptSink {
 }
 
 async fn listen(queue: &str, table: &Table) -> SubscriberHandle {
-    let config = ReceiptListenerConfig::default().without_declaring();
+    listen_with(queue, table, ReceiptListenerConfig::default()).await
+}
+
+async fn listen_with(queue: &str, table: &Table, config: ReceiptListenerConfig) -> SubscriberHandle {
+    let config = config.without_declaring();
     let amqp = AmqpConfig::new(uri()).unwrap();
     let handle = ReceiptListener::new(amqp, queue, table.clone()).with_config(config).spawn();
     handle.subscribed().await;
@@ -220,6 +224,30 @@ async fn rabbitmq_bad_receipts_go_to_the_dead_letters_and_hold_up_no_others() {
         ]
     );
     assert!(table.calls().len() < 40, "{:?}", table.calls());
+    lab.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs RabbitMQ: run scripts/test.sh"]
+async fn rabbitmq_batch_of_bad_receipts_alone_holds_up_no_others() {
+    let mut lab = Lab::new("bad-batch").await;
+    let (queue, dead) = queues(&mut lab).await;
+    let messages = messages(4);
+    let table = Table::new().with_sent(&messages).await;
+    let bad: Vec<Receipt> = (0..5).map(|_| Receipt::handled("m", "\0", 1)).collect();
+    sink(&queue).record(&bad).await.unwrap();
+    let handle = listen_with(&queue, &table, ReceiptListenerConfig::default().with_batch(5)).await;
+    until("they were tried", || table.calls().len() > 9).await;
+    assert!(lab.get(&dead).await.is_none(), "perhaps it is the store");
+    sink(&queue).record(&receipts(&messages)).await.unwrap();
+    until("the others are completed", || table.completed() == 4).await;
+    end(&lab, &queue, handle).await;
+    let mut buried = 0;
+    while lab.get(&dead).await.is_some() {
+        buried += 1;
+    }
+    assert_eq!(buried, 5);
+    assert!(table.calls().iter().all(|size| *size <= 5), "{:?}", table.calls());
     lab.end().await;
 }
 
