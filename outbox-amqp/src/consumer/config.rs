@@ -83,8 +83,8 @@ impl AmqpConsumerConfig {
 
     /// How often a message may come back without an answer, because a process or its connection ended, before
     /// it is suspected of ending processes and given up; 10 by default. Only quorum queues count. Keep it
-    /// below the queue's own `x-delivery-limit` (20 by default from RabbitMQ 4.0), at which the broker drops
-    /// the message.
+    /// below the queue's own `x-delivery-limit` (20 by default from RabbitMQ 4.0), at which the broker gives the
+    /// message up: see [queues](super::AmqpConsumer#queues).
     #[must_use]
     pub fn with_max_returns(mut self, returns: u32) -> Self {
         self.max_returns = returns.max(1);

@@ -39,7 +39,8 @@ impl ReceiptListenerConfig {
         self
     }
 
-    /// Declares no queue: that of the receipts and that of the dead letters, `<queue>.dead`, must be there.
+    /// Declares no queue: that of the receipts and that of the dead letters, `<queue>.dead`, must be there. Give
+    /// the first the second as its target for dead letters.
     #[must_use]
     pub fn without_declaring(mut self) -> Self {
         self.declares = false;

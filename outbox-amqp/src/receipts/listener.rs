@@ -28,9 +28,11 @@ const GROUP: &str = "outbox.receipts";
 /// to the dead letters, `<queue>.dead`, with the reason in the header `outbox-dead-reason`. Any number of
 /// listeners may share a queue.
 ///
-/// RabbitMQ takes back what is not acknowledged within 30 minutes, and from version 4.0 on drops from a quorum
-/// queue what it took back 20 times. For stores that may be away for hours, raise the queue's
-/// `x-delivery-limit` there.
+/// RabbitMQ takes back what is not acknowledged within 30 minutes, and from version 4.0 on gives up, from a quorum
+/// queue, what it took back 20 times: the listener declares its queue so that this goes to the dead letters too,
+/// from where it can be put back. A queue that you declare needs `x-dead-letter-exchange` (empty) and
+/// `x-dead-letter-routing-key` (`<queue>.dead`) for that; without, RabbitMQ drops it. For stores that may be away
+/// for hours, raise the limit, with a policy's `delivery-limit`.
 pub struct ReceiptListener {
     amqp: AmqpConfig,
     queue: String,

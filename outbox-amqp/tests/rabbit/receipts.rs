@@ -15,7 +15,7 @@ use outbox_core::{
     StoreError, StoreErrorKind,
 };
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::desk::{Desk, GROUP, consume, fine, order, publish, until};
 use crate::lab::{Lab, header, uri};
@@ -377,7 +377,20 @@ async fn rabbitmq_listener_declares_its_queues() {
     sink(&queue).record(&receipts(&messages)).await.unwrap();
     until("it is completed", || table.completed() == 1).await;
     end(&lab, &queue, handle).await;
-    for name in [format!("{queue}.dead"), queue] {
+    let publish = Default::default();
+    let (exchange, properties) = ("".into(), BasicProperties::default());
+    lab.channel.basic_publish(exchange, queue.as_str().into(), publish, b"x", properties).await.unwrap();
+    let letter = loop {
+        if let Some(letter) = lab.channel.basic_get(queue.as_str().into(), Default::default()).await.unwrap()
+        {
+            break letter;
+        }
+    };
+    letter.reject(Default::default()).await.unwrap();
+    let dead = format!("{queue}.dead");
+    let given_up = async { while lab.get(&dead).await.is_none() {} };
+    timeout(Duration::from_secs(20), given_up).await.expect("with the dead letters");
+    for name in [dead, queue] {
         lab.channel.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
     }
     lab.end().await;
