@@ -5,9 +5,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::stop::Stop;
-
-const FAR: Duration = Duration::from_secs(86_400 * 365);
+use crate::stop::{Stop, after};
 
 /// A running [`AmqpConsumer`](crate::AmqpConsumer) or [`ReceiptListener`](crate::ReceiptListener). Dropping
 /// the handle leaves it running until the runtime ends.
@@ -55,7 +53,7 @@ impl SubscriberHandle {
     ///
     /// Dropping the future leaves it winding up by itself.
     pub async fn shutdown(self, within: Duration) -> SubscriberShutdown {
-        self.stop.send_replace(Some(Instant::now() + within.min(FAR)));
+        self.stop.send_replace(Some(after(within)));
         self.task.await.unwrap_or_default()
     }
 

@@ -1,7 +1,16 @@
 use std::future::pending;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+
+/// As good as for ever. A clock cannot count further than some hundred years.
+const FAR: Duration = Duration::from_secs(86_400 * 365);
+
+/// When `delay` has passed; a very long one is cut.
+pub(crate) fn after(delay: Duration) -> Instant {
+    Instant::now() + delay.min(FAR)
+}
 
 /// Learns that a task is to end, and by when.
 #[derive(Clone)]
@@ -54,9 +63,13 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn times_that_no_clock_can_hold_are_far_away() {
+        assert_eq!(after(Duration::MAX), Instant::now() + FAR);
+        assert_eq!(after(Duration::from_secs(1)), Instant::now() + Duration::from_secs(1));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_ends_when_it_is_due_or_when_asked_but_not_when_nobody_is_left_to_ask() {

@@ -16,7 +16,7 @@ use super::suspicion::Suspicion;
 use crate::letter::Letter;
 use crate::shelf::Shelf;
 use crate::stamp::Epitaph;
-use crate::stop::Stop;
+use crate::stop::{Stop, after};
 
 /// The pause after a panic outside the handler: in a dedup store or a sink of receipts.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl Errand {
                 Disposition::RetryLater { delay, attempts } => (delay, attempts),
             };
             let stays = self.stays(charged > held.attempts);
-            held = Held { attempts: charged, due: Instant::now() + delay, ..held };
+            held = Held { attempts: charged, due: after(delay), ..held };
             self.office.ledger.note(&message, held);
             if !stays {
                 return self.set_aside(&message, Aside::PutOff { delay, attempts: charged }).await;

@@ -14,7 +14,7 @@ use crate::handle::{SubscriberHandle, SubscriberShutdown};
 use crate::letter::Letter;
 use crate::shelf::Shelf;
 use crate::stamp::Epitaph;
-use crate::stop::Stop;
+use crate::stop::{Stop, after};
 use crate::subscription::{Stay, Subscription};
 
 /// What stands for a group on the dead letters of receipts.
@@ -137,7 +137,7 @@ impl Listening {
     async fn gather(&self, stay: &mut Stay, batch: &mut Batch) -> bool {
         let ReceiptListenerConfig { batch: size, .. } = self.config;
         let full = if batch.len() < size { size } else { usize::from(self.config.prefetch()) };
-        let mut end = (!batch.is_empty()).then(|| Instant::now() + self.config.wait);
+        let mut end = (!batch.is_empty()).then(|| after(self.config.wait));
         while batch.len() < full {
             let letter = tokio::select! {
                 biased;
@@ -147,7 +147,7 @@ impl Listening {
             };
             let Some(letter) = letter else { return false };
             batch.push(letter);
-            end = end.or_else(|| Some(Instant::now() + self.config.wait));
+            end = end.or_else(|| Some(after(self.config.wait)));
         }
         true
     }
