@@ -52,6 +52,10 @@ impl AmqpConsumerConfig {
     }
 
     /// How many handlers may run at once; 8 by default, at least 1. The prefetch bounds it too.
+    ///
+    /// Of a prefetch that is larger, some wait here for a handler, and RabbitMQ takes everything back when one is
+    /// not answered within 30 minutes, its wait included. With a prefetch of 32 and 8 handlers, keep them below
+    /// 7 minutes; where they take longer, choose a smaller prefetch.
     #[must_use]
     pub fn with_concurrency(mut self, handlers: usize) -> Self {
         self.concurrency = handlers.max(1);
