@@ -229,7 +229,7 @@ async fn rabbitmq_bad_receipts_go_to_the_dead_letters_and_hold_up_no_others() {
 
 #[tokio::test]
 #[ignore = "needs RabbitMQ: run scripts/test.sh"]
-async fn rabbitmq_batch_of_bad_receipts_alone_holds_up_no_others() {
+async fn rabbitmq_batch_full_of_bad_receipts_holds_up_no_others() {
     let mut lab = Lab::new("bad-batch").await;
     let (queue, dead) = queues(&mut lab).await;
     let messages = messages(4);

@@ -116,16 +116,16 @@ async fn rabbitmq_process_that_outlives_its_connections_gives_no_message_up_for_
         let queue = lab.queue("#").await;
         let proxy = Proxy::start().await;
         let desk = Desk::new();
-        let config = config.with_max_returns(2).with_concurrency(1);
-        let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
+        let config = config.with_max_returns(3).with_concurrency(1);
+        let handle = consume_at(&proxy.uri(), &queue, desk.forgetful(NoReceipts), config).await;
         publish(&lab, &[order("A", json!({"waits": true})), fine("A"), fine("A"), fine("B")]).await;
         until("the first runs", || desk.begun().len() == 1).await;
-        for _ in 0..4 {
+        for _ in 0..3 {
             sleep(Duration::from_millis(100)).await;
             cut(&proxy, &handle).await;
         }
-        desk.gate.add_permits(1);
-        until("all are handled", || desk.handled().len() == 4).await;
+        desk.gate.add_permits(2);
+        until("all are handled, the first once more", || desk.handled().len() == 5).await;
         end(&lab, &queue, handle).await;
         assert!(lab.get(&format!("{queue}.dead")).await.is_none());
         lab.end().await;
@@ -139,7 +139,8 @@ async fn rabbitmq_order_is_kept_when_the_broker_ends_the_subscription_and_not_th
     let queue = lab.queue("#").await;
     let proxy = Proxy::start().await;
     let desk = Desk::new();
-    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKey);
+    // The broker, which does not know that it has ended the subscription, gives it no more than that.
+    let config = AmqpConsumerConfig::default().with_order(Order::ByOrderingKey).with_prefetch(2);
     let handle = consume_at(&proxy.uri(), &queue, desk.consumer(), config).await;
     let keyed = |message: Message| message.with_ordering_key("k").unwrap();
     publish(&lab, &[keyed(order("1", json!({"waits": true}))), keyed(fine("2"))]).await;
