@@ -104,8 +104,16 @@ impl Shelf {
     /// are never kept for longer than that by one another.
     fn waiting_room(&self, bucket: Duration) -> Queue {
         let milliseconds = i64::try_from(bucket.as_millis()).unwrap_or(i64::MAX);
-        self.leading_to(&self.queue, format!("{}.retry.{milliseconds}", self.queue))
+        let queue = self
+            .of_kind(format!("{}.retry.{milliseconds}", self.queue))
             .with_argument("x-message-ttl", milliseconds)
+            .with_dead_letter_queue(&self.queue);
+        match self.kind {
+            QueueKind::Classic => queue,
+            QueueKind::Quorum => queue
+                .with_argument("x-dead-letter-strategy", "at-least-once")
+                .with_argument("x-overflow", "reject-publish"),
+        }
     }
 
     /// The queue of dead letters.
@@ -120,18 +128,7 @@ impl Shelf {
     /// The queue itself, where the consumer is the one to declare it. What RabbitMQ gives up of its own accord,
     /// at the queue's delivery limit, is with the dead letters too.
     pub(crate) fn own(&self) -> Queue {
-        self.leading_to(&self.dead(), self.queue.clone())
-    }
-
-    /// A queue that loses nothing on the way to the next.
-    fn leading_to(&self, next: &str, name: String) -> Queue {
-        let queue = self.of_kind(name).with_dead_letter_exchange("").with_dead_letter_routing_key(next);
-        match self.kind {
-            QueueKind::Classic => queue,
-            QueueKind::Quorum => queue
-                .with_argument("x-dead-letter-strategy", "at-least-once")
-                .with_argument("x-overflow", "reject-publish"),
-        }
+        self.of_kind(self.queue.clone()).with_dead_letter_queue(self.dead())
     }
 
     fn of_kind(&self, name: String) -> Queue {

@@ -65,11 +65,13 @@ impl Broker {
         Ok(name)
     }
 
-    /// Declares a quorum queue for a consumer and binds it to every key. Answers its name.
+    /// Declares a quorum queue, as for a consumer or a listener, and binds it to every key. Answers its name.
     pub async fn consumer_queue(&self, keys: &[&str]) -> Result<String> {
         let name = self.name_for_consumer();
         let mut quorum = FieldTable::default();
         quorum.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        quorum.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("".into()));
+        quorum.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString(dead_letters(&name).into()));
         self.declare_queue(&name, keys, quorum).await?;
         Ok(name)
     }

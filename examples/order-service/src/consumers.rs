@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use outbox::amqp::{AmqpConfig, AmqpConsumer, AmqpReceiptSink, Exchange, SubscriberHandle, Topology};
+use outbox::amqp::{AmqpConfig, AmqpConsumer, AmqpReceiptSink, Exchange, Queue, SubscriberHandle, Topology};
 use outbox::consumer::{Consumer, ConsumerConfig};
 use outbox::redis::{RedisDedup, RedisDedupConfig};
 
@@ -58,6 +58,7 @@ fn consume(place: &Place, group: &str, biz_types: &[&str], consumer: Consumer) -
 /// The way back to the order service, by the broker.
 fn receipts(place: &Place) -> Result<AmqpReceiptSink> {
     let queue = place.receipts();
-    let topology = Topology::default().with_queue(queue.as_str());
+    let declared = Queue::quorum(&queue).with_dead_letter_queue(format!("{queue}.dead"));
+    let topology = Topology::default().with_queue(declared);
     Ok(AmqpReceiptSink::new(AmqpConfig::new(&place.amqp_url)?.with_topology(topology), queue))
 }

@@ -30,9 +30,9 @@ const GROUP: &str = "outbox.receipts";
 ///
 /// RabbitMQ takes back what is not acknowledged within 30 minutes, and from version 4.0 on gives up, from a quorum
 /// queue, what it took back 20 times: the listener declares its queue so that this goes to the dead letters too,
-/// from where it can be put back. A queue that you declare needs `x-dead-letter-exchange` (empty) and
-/// `x-dead-letter-routing-key` (`<queue>.dead`) for that; without, RabbitMQ drops it. For stores that may be away
-/// for hours, raise the limit, with a policy's `delivery-limit`.
+/// from where it can be put back. Whoever else declares the queue says so too, since RabbitMQ refuses two that
+/// differ: `Queue::quorum("receipts").with_dead_letter_queue("receipts.dead")`. For stores that may be away for
+/// hours, raise the limit, with a policy's `delivery-limit`.
 pub struct ReceiptListener {
     amqp: AmqpConfig,
     queue: String,

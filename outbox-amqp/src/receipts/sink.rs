@@ -35,8 +35,9 @@ pub struct AmqpReceiptSink {
 }
 
 impl AmqpReceiptSink {
-    /// Sends them to `queue`, whatever `amqp` says of routes. The queue must be there, or be in its topology:
-    /// a receipt that no queue takes is an error, and its message is not acknowledged.
+    /// Sends them to `queue`, whatever `amqp` says of routes. The queue must be there, or be in its topology as
+    /// [`ReceiptListener`](crate::ReceiptListener) declares it: a receipt that no queue takes is an error, and its
+    /// message is not acknowledged.
     #[must_use]
     pub fn new(amqp: AmqpConfig, queue: impl Into<String>) -> Self {
         Self::with_route(amqp, Route::to("").with_routing_key(queue))

@@ -48,6 +48,12 @@ impl Queue {
         self.with_argument("x-dead-letter-routing-key", key.into())
     }
 
+    /// Sends what is rejected, expires or comes back too often to the queue `name`.
+    #[must_use]
+    pub fn with_dead_letter_queue(self, name: impl Into<String>) -> Self {
+        self.with_dead_letter_exchange("").with_dead_letter_routing_key(name)
+    }
+
     /// Sets any argument, for example `x-max-length`.
     #[must_use]
     pub fn with_argument(mut self, name: impl Into<String>, value: impl Into<Argument>) -> Self {
