@@ -150,15 +150,9 @@ fn second<DB: TestDb>(inbox: &SqlInbox<DB>) -> JoinHandle<bool> {
 /// Until the other one waits for a lock; SQLite does not tell, so it is given a while.
 async fn until_it_waits<DB: TestDb>(env: &Env<DB>, other: &JoinHandle<bool>) {
     if DB::CONCURRENT_WRITERS {
-        let query = format!("INSERT INTO _{}_inbox_%", env.table);
-        let (sessions, waiting) = match DB::NAME {
-            "MySQL" => (
-                "information_schema.innodb_trx",
-                format!("trx_state = 'LOCK WAIT' AND trx_query LIKE '{query}'"),
-            ),
-            _ => ("pg_stat_activity", format!("wait_event_type = 'Lock' AND query LIKE '{query}'")),
-        };
-        until(|| async { env.count(sessions, &waiting).await == 1 }).await;
+        let quote = if DB::NAME == "MySQL" { '`' } else { '"' };
+        let insert = format!("INSERT INTO {quote}{}_inbox{quote}", env.table);
+        until(|| async { DB::waiting(&env.pool, &insert).await.len() == 1 }).await;
     } else {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

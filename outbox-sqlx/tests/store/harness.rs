@@ -32,6 +32,8 @@ pub(crate) trait TestDb: SqlDatabase {
     async fn exec_on(conn: &mut Self::Connection, sql: &str) -> Result<(), sqlx::Error>;
     /// The rows of a query whose columns are text.
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>>;
+    /// The sessions that wait for a lock in a statement which begins so; none where the database does not tell.
+    async fn waiting(pool: &Pool<Self>, statement: &str) -> Vec<String>;
     /// The article's table, as it would be written for this database.
     fn article_table(table: &str) -> String;
 }
@@ -253,6 +255,12 @@ impl TestDb for Postgres {
         fetch_texts(pool, sql).await
     }
 
+    async fn waiting(pool: &Pool<Self>, statement: &str) -> Vec<String> {
+        let sessions = "SELECT pid::text FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let pids = Self::texts(pool, &format!("{sessions} AND starts_with(query, '{statement}')")).await;
+        pids.into_iter().flatten().collect()
+    }
+
     fn article_table(table: &str) -> String {
         format!(
             "CREATE TABLE {table} (
@@ -270,6 +278,12 @@ impl TestDb for Postgres {
             CREATE INDEX {table}_status_time ON {table} (status, next_retry_time);"
         )
     }
+}
+
+/// The session's, which stands in its transaction's description.
+fn thread_id(transaction: &str) -> Option<String> {
+    let (_, rest) = transaction.split_once("thread id ")?;
+    Some(rest.split(',').next()?.to_owned())
 }
 
 #[async_trait]
@@ -297,6 +311,15 @@ impl TestDb for MySql {
 
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>> {
         fetch_texts(pool, &sql.replace(" AS TEXT)", " AS CHAR)")).await
+    }
+
+    /// Not by `information_schema.innodb_trx`: that is renewed only when nobody has looked at it for 100 ms.
+    async fn waiting(pool: &Pool<Self>, statement: &str) -> Vec<String> {
+        let mut conn = pool.acquire().await.unwrap();
+        let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS").fetch_one(&mut *conn).await.unwrap();
+        let status: String = status.get_unchecked(2);
+        let waits = |transaction: &&str| transaction.contains("LOCK WAIT") && transaction.contains(statement);
+        status.split("---TRANSACTION ").filter(waits).filter_map(thread_id).collect()
     }
 
     fn article_table(table: &str) -> String {
@@ -346,6 +369,10 @@ impl TestDb for Sqlite {
 
     async fn texts(pool: &Pool<Self>, sql: &str) -> Vec<Option<String>> {
         fetch_texts(pool, sql).await
+    }
+
+    async fn waiting(_: &Pool<Self>, _: &str) -> Vec<String> {
+        Vec::new()
     }
 
     fn article_table(table: &str) -> String {

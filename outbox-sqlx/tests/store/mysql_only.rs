@@ -13,7 +13,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySql, MySqlConnection};
 
 use crate::harness::{
-    Env, claim_until_empty, confirmed, ids, message, messages, mysql_url, request, retry, row, settle, until,
+    Env, TestDb, claim_until_empty, confirmed, ids, message, messages, mysql_url, request, retry, row,
+    settle, until,
 };
 use crate::on_mysql;
 
@@ -145,8 +146,7 @@ async fn eight_relays_and_sixteen_producers_get_on_with_each_other(env: Env<MySq
 }
 
 async fn until_it_waits(env: &Env<MySql>, query: &str) {
-    let waiting = format!("trx_state = 'LOCK WAIT' AND trx_query LIKE '{}%'", query.replace('`', "_"));
-    until(|| async { env.count("information_schema.innodb_trx", &waiting).await == 1 }).await;
+    until(|| async { MySql::waiting(&env.pool, query).await.len() == 1 }).await;
 }
 
 /// The rival has written more, so the store is the victim.
@@ -241,15 +241,8 @@ async fn a_killed_connection_is_reported_as_unavailable(env: Env<MySql>) {
         async move { store.renew(&[claim], Duration::from_secs(60)).await }
     });
     until_it_waits(&env, &format!("UPDATE `{}`", env.table)).await;
-    let id = env
-        .text(&format!(
-            "SELECT CAST(trx_mysql_thread_id AS CHAR) FROM information_schema.innodb_trx \
-             WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE 'UPDATE _{}_%'",
-            env.table
-        ))
-        .await
-        .unwrap();
-    env.exec(&format!("KILL {id}")).await.unwrap();
+    let waiting = MySql::waiting(&env.pool, &format!("UPDATE `{}`", env.table)).await;
+    env.exec(&format!("KILL {}", waiting[0])).await.unwrap();
     let error = renew.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
     rival.rollback().await.unwrap();
