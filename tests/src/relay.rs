@@ -84,6 +84,8 @@ impl RelaySetup {
     fn config(&self) -> RelayConfig {
         RelayConfig::default()
             .with_batch(self.batch)
+            // From the first batch on, so that tests know which rows go together.
+            .with_batch_bytes(usize::MAX)
             .with_lease(self.lease)
             .with_sweep(Duration::from_millis(20), self.sweep_max)
             .with_backoff(Duration::from_millis(50), self.backoff_max)
