@@ -10,6 +10,7 @@ use crate::flight::{Cargo, Flight};
 use crate::judge::{Judged, Verdict, judge};
 use crate::link::{Link, NoAnswer};
 use crate::parcel::Parcel;
+use crate::route::route;
 use crate::session::Session;
 use crate::trouble::Trouble;
 
@@ -38,7 +39,7 @@ impl<'a> Batch<'a> {
         Self {
             session,
             deadline: Instant::now() + config.confirm_timeout,
-            parcels: messages.iter().map(|message| Parcel::new(message, &router.route(message))).collect(),
+            parcels: messages.iter().map(|message| Parcel::new(message, &route(router, message))).collect(),
             verdicts: messages.iter().map(|_| None).collect(),
             interruptions: 0,
             sent: vec![false; messages.len()],

@@ -1,13 +1,12 @@
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
-use outbox_core::{Message, Pattern};
+use outbox_core::{Message, Pattern, Router};
 
 use crate::address::Address;
 use crate::error::InvalidAmqpConfig;
-use crate::route::{Route, Router};
+use crate::route::Route;
 use crate::topology::Topology;
 
 /// How to reach RabbitMQ and where messages go.
@@ -32,7 +31,7 @@ use crate::topology::Topology;
 #[derive(Clone)]
 pub struct AmqpConfig {
     pub(crate) addresses: Vec<Address>,
-    pub(crate) router: Router,
+    pub(crate) router: Router<Route>,
     pub(crate) topology: Topology,
     pub(crate) tls: OwnedTLSConfig,
     pub(crate) confirm_timeout: Duration,
@@ -89,7 +88,7 @@ impl AmqpConfig {
     /// Routes by a function, in place of exchange and rules. It must not block.
     #[must_use]
     pub fn with_router(mut self, router: impl Fn(&Message) -> Route + Send + Sync + 'static) -> Self {
-        self.router.set_choose(Arc::new(router));
+        self.router.set_function(router);
         self
     }
 

@@ -1,7 +1,6 @@
-use std::fmt;
-use std::sync::Arc;
+use std::borrow::Cow;
 
-use outbox_core::{Message, Pattern};
+use outbox_core::{Message, Router};
 
 /// Where a message goes: an exchange and a routing key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,56 +37,9 @@ impl Route {
     }
 }
 
-type Choose = dyn Fn(&Message) -> Route + Send + Sync;
-
-/// Finds the route of a message: by a function, else by the first rule that matches, else the default.
-#[derive(Clone)]
-pub(crate) struct Router {
-    default: Route,
-    rules: Vec<(Pattern, Route)>,
-    choose: Option<Arc<Choose>>,
-}
-
-impl Router {
-    pub(crate) fn set_default(&mut self, route: Route) {
-        self.default = route;
-    }
-
-    pub(crate) fn add_rule(&mut self, pattern: Pattern, route: Route) {
-        self.rules.push((pattern, route));
-    }
-
-    pub(crate) fn set_choose(&mut self, choose: Arc<Choose>) {
-        self.choose = Some(choose);
-    }
-
-    pub(crate) fn route(&self, message: &Message) -> Route {
-        match &self.choose {
-            Some(choose) => choose(message),
-            None => self.rule(message.biz_type()).clone(),
-        }
-    }
-
-    fn rule(&self, biz_type: &str) -> &Route {
-        let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(biz_type));
-        rule.map_or(&self.default, |(_, route)| route)
-    }
-}
-
-impl Default for Router {
-    fn default() -> Self {
-        Self { default: Route::to(""), rules: Vec::new(), choose: None }
-    }
-}
-
-impl fmt::Debug for Router {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Router")
-            .field("default", &self.default)
-            .field("rules", &self.rules)
-            .field("by_function", &self.choose.is_some())
-            .finish()
-    }
+/// The route of a message; without a default, to the queue named like its `biz_type`.
+pub(crate) fn route<'a>(router: &'a Router<Route>, message: &Message) -> Cow<'a, Route> {
+    router.route(message).unwrap_or_else(|| Cow::Owned(Route::to("")))
 }
 
 #[cfg(test)]
@@ -96,16 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn function_before_rules_before_default() {
-        let message = |biz_type: &str| Message::binary(biz_type, "1", "").unwrap();
+    fn without_a_default_the_exchange_is_the_brokers() {
+        let message = Message::binary("order.paid", "1", "").unwrap();
         let mut router = Router::default();
-        assert_eq!(router.route(&message("a")), Route::to(""));
+        assert_eq!(*route(&router, &message), Route::to(""));
         router.set_default(Route::to("events"));
-        router.add_rule("order.#".into(), Route::to("orders").with_routing_key("k"));
-        router.add_rule("order.paid".into(), Route::to("never reached"));
-        assert_eq!(router.route(&message("a")), Route::to("events"));
-        assert_eq!(router.route(&message("order.paid")), Route::to("orders").with_routing_key("k"));
-        router.set_choose(Arc::new(|message| Route::to(message.biz_id())));
-        assert_eq!(router.route(&message("order.paid")), Route::to("1"));
+        assert_eq!(*route(&router, &message), Route::to("events"));
     }
 }

@@ -3,13 +3,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lapin::BasicProperties;
+use outbox_core::wire::Epitaph;
 use tokio::time::timeout;
 
 use crate::config::AmqpConfig;
 use crate::letter::Letter;
 use crate::post::{NotStored, Post};
 use crate::session::Session;
-use crate::stamp::{self, Epitaph};
+use crate::stamp;
 use crate::subscription::Subscription;
 use crate::topology::{Queue, Topology};
 use crate::trouble::Trouble;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use outbox_core::wire;
+use outbox_core::wire::{self, Epitaph};
 
 use crate::letter::Letter;
 
@@ -29,16 +29,6 @@ const LEFT_BEHIND: [&str; 11] = [
     "x-last-death-reason",
 ];
 const PERSISTENT: u8 = 2;
-/// Longer reasons are cut, in characters.
-const LONGEST_REASON: usize = 1_000;
-
-/// What is written on a dead letter.
-#[derive(Debug, Clone)]
-pub(crate) struct Epitaph<'a> {
-    pub(crate) group: &'a str,
-    pub(crate) reason: &'a str,
-    pub(crate) attempts: u32,
-}
 
 /// For a message that comes again after `delay`, with the attempts charged so far.
 pub(crate) fn for_retry(letter: &Letter, delay: Duration, attempts: u32) -> BasicProperties {
@@ -49,14 +39,7 @@ pub(crate) fn for_retry(letter: &Letter, delay: Duration, attempts: u32) -> Basi
 
 /// For a dead letter. Without the attempts: whoever puts it back gives it a new start.
 pub(crate) fn for_burial(letter: &Letter, epitaph: &Epitaph<'_>) -> BasicProperties {
-    let now = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
-    let additions = [
-        (wire::DEAD_REASON, epitaph.reason.chars().take(LONGEST_REASON).collect()),
-        (wire::DEAD_GROUP, epitaph.group.to_owned()),
-        (wire::DEAD_AT, now),
-        (wire::DEAD_ATTEMPTS, epitaph.attempts.to_string()),
-    ];
-    copy(letter.properties(), headers(letter, additions))
+    copy(letter.properties(), headers(letter, epitaph.headers()))
 }
 
 fn headers<const N: usize>(letter: &Letter, additions: [(&str, String); N]) -> FieldTable {

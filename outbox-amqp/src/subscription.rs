@@ -6,6 +6,7 @@ use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, Q
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 use outbox_core::relay::Backoff;
+use outbox_core::subscriber::Stop;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -14,7 +15,6 @@ use crate::config::AmqpConfig;
 use crate::letter::Letter;
 use crate::link::Link;
 use crate::session::Session;
-use crate::stop::Stop;
 use crate::topology::{Queue, Topology};
 use crate::trouble::Trouble;
 

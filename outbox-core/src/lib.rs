@@ -10,6 +10,7 @@ mod clock;
 pub mod conformance;
 pub mod consumer;
 mod dedup;
+mod epitaph;
 mod explain;
 #[cfg(feature = "memory")]
 pub mod memory;
@@ -21,9 +22,11 @@ mod publisher;
 mod receipt;
 pub mod relay;
 mod retry;
+mod routing;
 pub mod slip;
 pub mod state;
 mod store;
+pub mod subscriber;
 pub mod wire;
 
 pub use claim::{Claim, ClaimMode, ClaimRequest, ClaimToken, Claimed, Outcome, RowId, Settled, Settlement};
@@ -38,5 +41,6 @@ pub use publisher::{PublishError, PublishErrorKind, Publisher};
 pub use receipt::{Receipt, ReceiptReport, Verdict};
 pub use relay::{Relay, RelayConfig, RelayHandle};
 pub use retry::RetryPolicy;
+pub use routing::Router;
 pub use state::Status;
 pub use store::{Enqueue, Filter, OutboxStore, Requeued, Row, Stats, StoreError, StoreErrorKind};

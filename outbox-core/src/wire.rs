@@ -1,6 +1,8 @@
 //! How a message travels: the payload is the body, everything else goes in headers. Brokers with fields of
 //! their own for some of it (AMQP's `message_id`, `type`) fill those as well.
 
+pub use crate::epitaph::Epitaph;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

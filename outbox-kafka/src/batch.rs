@@ -10,6 +10,7 @@ use crate::flight::{Ending, Flight};
 use crate::judge::{Meaning, Verdict, failed, meaning, rejected, timed_out, unavailable};
 use crate::line::Line;
 use crate::parcel::Parcel;
+use crate::route::route;
 use crate::session::Session;
 use crate::trouble::Trouble;
 
@@ -30,7 +31,7 @@ impl<'a> Batch<'a> {
         Self {
             session,
             deadline: Instant::now() + config.confirm_timeout,
-            parcels: messages.iter().map(|message| Parcel::new(message, router.route(message))).collect(),
+            parcels: messages.iter().map(|message| Parcel::new(message, route(router, message))).collect(),
             verdicts: messages.iter().map(|_| None).collect(),
         }
     }

@@ -1,14 +1,13 @@
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Message, Pattern};
+use outbox_core::{Message, Pattern, Router};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
 use crate::error::InvalidKafkaConfig;
 use crate::property;
-use crate::route::{Route, Router};
+use crate::route::Route;
 
 /// What librdkafka is told unless [`KafkaConfig::with_property`] says otherwise.
 const COMMON: &[(&str, &str)] = &[
@@ -57,7 +56,7 @@ const PRODUCER: &[(&str, &str)] = &[
 #[derive(Clone)]
 pub struct KafkaConfig {
     pub(crate) servers: String,
-    pub(crate) router: Router,
+    pub(crate) router: Router<Route>,
     pub(crate) confirm_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     properties: Vec<(String, String)>,
@@ -100,7 +99,7 @@ impl KafkaConfig {
     /// Routes by a function, in place of topic and rules. It must not block.
     #[must_use]
     pub fn with_router(mut self, router: impl Fn(&Message) -> Route + Send + Sync + 'static) -> Self {
-        self.router.set_choose(Arc::new(router));
+        self.router.set_function(router);
         self
     }
 

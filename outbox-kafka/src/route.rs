@@ -1,8 +1,6 @@
 use std::borrow::Cow;
-use std::fmt;
-use std::sync::Arc;
 
-use outbox_core::{Message, Pattern};
+use outbox_core::{Message, Router};
 
 /// Where a message goes: a topic, and the key that chooses the partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -55,70 +53,15 @@ impl Route {
     }
 }
 
-type Choose = dyn Fn(&Message) -> Route + Send + Sync;
-
-/// Finds the route of a message: by a function, else by the first rule that matches, else the default, else to
-/// the topic named like its `biz_type`.
-#[derive(Clone, Default)]
-pub(crate) struct Router {
-    default: Option<Route>,
-    rules: Vec<(Pattern, Route)>,
-    choose: Option<Arc<Choose>>,
-}
-
-impl Router {
-    pub(crate) fn set_default(&mut self, route: Route) {
-        self.default = Some(route);
-    }
-
-    pub(crate) fn add_rule(&mut self, pattern: Pattern, route: Route) {
-        self.rules.push((pattern, route));
-    }
-
-    pub(crate) fn set_choose(&mut self, choose: Arc<Choose>) {
-        self.choose = Some(choose);
-    }
-
-    pub(crate) fn route(&self, message: &Message) -> Cow<'_, Route> {
-        if let Some(choose) = &self.choose {
-            return Cow::Owned(choose(message));
-        }
-        let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(message.biz_type()));
-        match rule.map(|(_, route)| route).or(self.default.as_ref()) {
-            Some(route) => Cow::Borrowed(route),
-            None => Cow::Owned(Route::to(message.biz_type())),
-        }
-    }
-}
-
-impl fmt::Debug for Router {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Router")
-            .field("default", &self.default)
-            .field("rules", &self.rules)
-            .field("by_function", &self.choose.is_some())
-            .finish()
-    }
+/// The route of a message; without a default, to the topic named like its `biz_type`.
+pub(crate) fn route<'a>(router: &'a Router<Route>, message: &Message) -> Cow<'a, Route> {
+    router.route(message).unwrap_or_else(|| Cow::Owned(Route::to(message.biz_type())))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn function_before_rules_before_default_before_biz_type() {
-        let message = |biz_type: &str| Message::binary(biz_type, "1", "").unwrap();
-        let mut router = Router::default();
-        assert_eq!(router.route(&message("a")).topic(), "a");
-        router.set_default(Route::to("events"));
-        router.add_rule("order.#".into(), Route::to("orders"));
-        router.add_rule("order.paid".into(), Route::to("never reached"));
-        assert_eq!(router.route(&message("a")).topic(), "events");
-        assert_eq!(router.route(&message("order.paid")).topic(), "orders");
-        router.set_choose(Arc::new(|message| Route::to(message.biz_id())));
-        assert_eq!(router.route(&message("order.paid")).topic(), "1");
-    }
 
     #[test]
     fn the_key_is_the_ordering_key_else_the_biz_id_unless_the_route_says_otherwise() {
@@ -128,5 +71,14 @@ mod tests {
         assert_eq!(Route::to("t").key(&ordered), Some("customer-7"));
         assert_eq!(Route::to("t").with_key("k").key(&ordered), Some("k"));
         assert_eq!(Route::to("t").without_key().key(&ordered), None);
+    }
+
+    #[test]
+    fn without_a_default_the_topic_is_the_biz_type() {
+        let message = Message::binary("order.paid", "1", "").unwrap();
+        let mut router = Router::default();
+        assert_eq!(route(&router, &message).topic(), "order.paid");
+        router.set_default(Route::to("events"));
+        assert_eq!(route(&router, &message).topic(), "events");
     }
 }

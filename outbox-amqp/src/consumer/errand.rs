@@ -1,13 +1,12 @@
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_core::relay::Backoff;
-use outbox_core::wire::NoMsgId;
+use outbox_core::subscriber::{Stop, after};
+use outbox_core::wire::{Epitaph, NoMsgId};
 use outbox_core::{Consumer, Disposition, Message};
 use tokio::time::Instant;
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::config::{AmqpConsumerConfig, Order};
 use super::ledger::{Held, Ledger};
@@ -15,11 +14,6 @@ use super::slots::{Slot, Slots, Turn};
 use super::suspicion::Suspicion;
 use crate::letter::Letter;
 use crate::shelf::Shelf;
-use crate::stamp::Epitaph;
-use crate::stop::{Stop, after};
-
-/// The pause after a panic outside the handler: in a dedup store or a sink of receipts.
-const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// What all errands share.
 pub(super) struct Office {
@@ -134,19 +128,12 @@ impl Errand {
         }
     }
 
-    /// A panic in the handler ends up in the disposition; one outside it is nobody's charge.
     async fn process(&self, message: &Message, attempts: u32) -> Disposition {
         let (consumer, message) = (&self.office.consumer, message.clone());
-        let work = async {
-            match self.suspicion {
-                Suspicion::Guilty => consumer.give_up(message, attempts, self.accusation()).await,
-                _ => consumer.process(message, attempts).await,
-            }
-        };
-        AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-            error!("a dedup store or a sink of receipts panicked; nothing is acknowledged, trying again");
-            Disposition::RetryLater { delay: AFTER_PANIC, attempts }
-        })
+        match self.suspicion {
+            Suspicion::Guilty => consumer.give_up(message, attempts, self.accusation()).await,
+            _ => consumer.process(message, attempts).await,
+        }
     }
 
     fn accusation(&self) -> String {

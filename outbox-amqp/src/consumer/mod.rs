@@ -1,6 +1,5 @@
 mod config;
 mod errand;
-mod lanes;
 mod ledger;
 mod run;
 mod slots;
@@ -10,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use outbox_core::Consumer;
+use outbox_core::subscriber::{Stop, SubscriberHandle};
 use tracing::warn;
 
 pub use config::{AmqpConsumerConfig, Order};
@@ -20,9 +20,7 @@ use run::Run;
 use slots::Slots;
 
 use crate::config::AmqpConfig;
-use crate::handle::SubscriberHandle;
 use crate::shelf::Shelf;
-use crate::stop::Stop;
 use crate::subscription::Subscription;
 
 /// RabbitMQ's default for how long a delivery may go unacknowledged.

@@ -1,26 +1,20 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_core::Message;
+use outbox_core::subscriber::{Lanes, Stop, SubscriberShutdown, drop_tasks};
 use outbox_core::wire::NoMsgId;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::config::Order;
 use super::errand::{Errand, Left, Office};
-use super::lanes::Lanes;
 use super::suspicion::{Judge, Suspicion};
-use crate::handle::SubscriberShutdown;
 use crate::letter::Letter;
-use crate::stop::Stop;
 use crate::subscription::{Stay, Subscription};
-
-/// How long what is dropped may take to see it. A handler that blocks its thread does not.
-const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What waits for what. Every message has a lane, so that one that is delivered again, on a new connection,
 /// does not run beside itself.
@@ -61,7 +55,7 @@ impl Run {
             stop,
             recall,
             subscription,
-            lanes: Lanes::new(),
+            lanes: Lanes::default(),
             errands: JoinSet::new(),
             nameless: 0,
             report: SubscriberShutdown::default(),
@@ -176,7 +170,7 @@ impl Run {
         let stop = self.stop.clone();
         self.report.ended = stop.bound(self.drain(stay.as_mut())).await.is_some();
         self.report.dropped = self.errands.len();
-        if timeout(DROP_TIMEOUT, self.errands.shutdown()).await.is_err() {
+        if !drop_tasks(&mut self.errands).await {
             warn!("a handler blocks its thread; the connections are closed under it");
         }
         drop(stay);

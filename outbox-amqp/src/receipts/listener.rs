@@ -2,19 +2,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_core::OutboxStore;
 use outbox_core::relay::Backoff;
-use outbox_core::{OutboxStore, Receipt, slip};
+use outbox_core::slip::{self, Fate};
+use outbox_core::subscriber::{Stop, SubscriberHandle, SubscriberShutdown, after};
+use outbox_core::wire::Epitaph;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::apply::{Fate, apply};
 use super::config::ReceiptListenerConfig;
 use crate::config::AmqpConfig;
-use crate::handle::{SubscriberHandle, SubscriberShutdown};
 use crate::letter::Letter;
 use crate::shelf::Shelf;
-use crate::stamp::Epitaph;
-use crate::stop::{Stop, after};
 use crate::subscription::{Stay, Subscription};
 
 /// What stands for a group on the dead letters of receipts.
@@ -154,16 +153,9 @@ impl Listening {
 
     /// Acknowledges what the store has, and what is with the dead letters; the rest.
     async fn settle(&self, batch: Batch) -> Batch {
-        let read: Vec<Result<Receipt, String>> =
-            batch.iter().map(|letter| slip::read(letter.body())).collect();
-        let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
-        let mut fates = apply(&*self.store, &receipts, self.config.batch).await.into_iter();
+        let fates = slip::apply(&*self.store, batch.iter().map(Letter::body), self.config.batch).await;
         let (mut done, mut rest) = (Batch::new(), Batch::new());
-        for (letter, read) in batch.into_iter().zip(read) {
-            let fate = match read {
-                Ok(_) => fates.next().unwrap_or(Fate::Kept),
-                Err(problem) => Fate::Refused(problem),
-            };
+        for (letter, fate) in batch.into_iter().zip(fates) {
             let is_done = match fate {
                 Fate::Applied => true,
                 Fate::Refused(problem) => self.bury(&letter, &problem).await,

@@ -1,6 +1,5 @@
 //! Receipts that travel through the broker, from consumers back to the producer.
 
-mod apply;
 mod config;
 mod listener;
 mod sink;

@@ -38,6 +38,10 @@ pub(super) type Label = &'static str;
 impl End {
     pub(super) const HANDLED: Label = "handled";
 
+    pub(super) fn panicked() -> Self {
+        Self::Unavailable { problem: "the dedup store or the sink of receipts panicked".to_owned() }
+    }
+
     pub(super) fn label(&self) -> Label {
         match self {
             Self::Handled => Self::HANDLED,

@@ -1,5 +1,7 @@
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
@@ -69,7 +71,9 @@ impl Consumer {
             biz_type = message.biz_type(),
             attempt = attempts.saturating_add(1)
         );
-        let end = self.steps(&subject, message, task).instrument(span.clone()).await;
+        // The handler's panics are its own; this is for those of a dedup store or a sink of receipts.
+        let steps = AssertUnwindSafe(self.steps(&subject, message, task)).catch_unwind();
+        let end = steps.instrument(span.clone()).await.unwrap_or_else(|_| End::panicked());
         span.in_scope(|| end.report());
         self.measure(end.label(), created_at);
         end.disposition(attempts, self.config.later)

@@ -1,7 +1,10 @@
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 
+use futures_util::FutureExt;
 use tracing::{debug, warn};
 
+use super::format::read;
 use crate::receipt::{Receipt, ReceiptReport};
 use crate::store::{OutboxStore, StoreError, StoreErrorKind};
 
@@ -16,12 +19,31 @@ pub enum Fate {
     Kept,
 }
 
-/// Gives `receipts` to the store in one call. If it refuses that, finds the receipt that is the cause, so that
-/// the others do not wait for it.
-pub async fn apply(store: &dyn OutboxStore, receipts: &[Receipt]) -> Vec<Fate> {
+/// Reads the bodies and gives the receipts among them to the store, up to `batch` in one call; what became of each
+/// body. If the store refuses a call, finds the receipt that is the cause, so that the others do not wait for it.
+/// What cannot be read is refused.
+pub async fn apply<'a>(
+    store: &dyn OutboxStore,
+    bodies: impl IntoIterator<Item = &'a [u8]>,
+    batch: usize,
+) -> Vec<Fate> {
+    let read: Vec<Result<Receipt, String>> = bodies.into_iter().map(read).collect();
+    let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
+    let given = AssertUnwindSafe(give(store, &receipts, batch)).catch_unwind().await;
+    // After a panic of the store all are kept.
+    let mut fates = given.unwrap_or_default().into_iter();
+    let fate = |read: Result<Receipt, String>| match read {
+        Ok(_) => fates.next().unwrap_or(Fate::Kept),
+        Err(problem) => Fate::Refused(problem),
+    };
+    read.into_iter().map(fate).collect()
+}
+
+async fn give(store: &dyn OutboxStore, receipts: &[Receipt], batch: usize) -> Vec<Fate> {
     let mut fates = vec![Fate::Kept; receipts.len()];
-    let mut open: Vec<Range<usize>> =
-        Some(0..receipts.len()).into_iter().filter(|all| !all.is_empty()).collect();
+    let batch = batch.max(1);
+    let starts = (0..receipts.len()).step_by(batch).rev();
+    let mut open: Vec<Range<usize>> = starts.map(|start| start..receipts.len().min(start + batch)).collect();
     while let Some(part) = open.pop() {
         match store.record_receipts(&receipts[part.clone()]).await {
             Ok(report) => {

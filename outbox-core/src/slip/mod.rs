@@ -21,6 +21,8 @@
 
 mod apply;
 mod format;
+mod send;
 
 pub use apply::{Fate, apply};
 pub use format::{BIZ_TYPE, message, read};
+pub use send::send;

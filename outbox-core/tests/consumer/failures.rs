@@ -1,8 +1,13 @@
 //! Handlers that fail.
 use std::time::Duration;
 
-use outbox_core::consumer::{Consumer, Delivery, Disposition, HandlerError, NoReceipts, handler_fn};
-use outbox_core::{Message, Receipt, StoreError, StoreErrorKind};
+use async_trait::async_trait;
+use outbox_core::consumer::{
+    Consumer, Delivery, Disposition, HandlerError, NoReceipts, ReceiptError, ReceiptSink, handler_fn,
+};
+use outbox_core::{
+    Begin, DedupError, DedupKey, DedupStore, DedupToken, Message, Receipt, StoreError, StoreErrorKind,
+};
 
 use crate::fakes::{Act, Event, Fault, LEASE, MAX_ATTEMPTS, World, config, later, message, passes};
 
@@ -186,4 +191,49 @@ async fn what_a_handler_needs_being_away_charges_nothing() {
     }
     let other = Consumer::new("points", inbox(StoreErrorKind::Other), NoReceipts).with_config(config());
     assert_eq!(other.process(message("m"), 0).await, retry(60, 1));
+}
+
+/// Whatever it is asked.
+struct Panicking;
+
+#[async_trait]
+impl DedupStore for Panicking {
+    async fn begin(&self, _: &DedupKey, _: Duration) -> Result<Begin, DedupError> {
+        panic!("no such pool")
+    }
+    async fn renew(&self, _: &DedupKey, _: DedupToken, _: Duration) -> Result<bool, DedupError> {
+        panic!("no such pool")
+    }
+    async fn finish(&self, _: &DedupKey, _: DedupToken) -> Result<bool, DedupError> {
+        panic!("no such pool")
+    }
+    async fn abandon(&self, _: &DedupKey, _: DedupToken) -> Result<bool, DedupError> {
+        panic!("no such pool")
+    }
+    async fn is_done(&self, _: &DedupKey) -> Result<bool, DedupError> {
+        panic!("no such pool")
+    }
+    fn retention(&self) -> Duration {
+        Duration::from_secs(86_400)
+    }
+}
+
+#[async_trait]
+impl ReceiptSink for Panicking {
+    async fn record(&self, _: &[Receipt]) -> Result<(), ReceiptError> {
+        panic!("no such channel")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_a_dedup_store_or_a_sink_is_nobodys_charge() {
+    let handler = || handler_fn(async |_: Delivery<u32>| Ok(()));
+    let consumers = [
+        Consumer::new("points", handler(), NoReceipts).with_dedup(Panicking),
+        Consumer::new("points", handler(), Panicking),
+    ];
+    for consumer in consumers.map(|consumer| consumer.with_config(config())) {
+        assert_eq!(consumer.process(message("m"), 1).await, later(1));
+        assert_eq!(consumer.give_up(message("m"), 1, "why").await, later(1));
+    }
 }

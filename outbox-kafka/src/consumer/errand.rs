@@ -1,22 +1,16 @@
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_core::relay::Backoff;
-use outbox_core::wire::NoMsgId;
+use outbox_core::subscriber::{Stop, after};
+use outbox_core::wire::{Epitaph, NoMsgId};
 use outbox_core::{Consumer, Disposition, Message};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
-use tracing::{error, warn};
+use tracing::warn;
 
-use crate::membership::{Epitaph, Letter, Place, Shared};
+use crate::membership::{Letter, Place, Shared};
 use crate::post::post;
 use crate::session::Session;
-use crate::stop::Stop;
-
-/// The pause after a panic outside the handler: in a dedup store or a sink of receipts.
-const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// What all errands share.
 pub(super) struct Office {
@@ -63,7 +57,7 @@ impl Errand {
             if self.is_lost() {
                 return Left::Lost;
             }
-            let disposition = self.process(&message, attempts).await;
+            let disposition = self.office.consumer.process(message.clone(), attempts).await;
             drop(slot);
             let delay = match disposition {
                 Disposition::Ack => return Left::Answered,
@@ -73,19 +67,10 @@ impl Errand {
                     delay
                 }
             };
-            if !self.office.stop.wait_until(Instant::now() + delay).await {
+            if !self.office.stop.wait_until(after(delay)).await {
                 return Left::Returned;
             }
         }
-    }
-
-    /// A panic in the handler ends up in the disposition; one outside it is nobody's charge.
-    async fn process(&self, message: &Message, attempts: u32) -> Disposition {
-        let work = self.office.consumer.process(message.clone(), attempts);
-        AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-            error!("a dedup store or a sink of receipts panicked; nothing is committed, trying again");
-            Disposition::RetryLater { delay: AFTER_PANIC, attempts }
-        })
     }
 
     async fn refuse_unreadable(&self, problem: NoMsgId) -> Left {
@@ -109,7 +94,7 @@ impl Errand {
             if self.is_lost() {
                 return Left::Lost;
             }
-            if !self.office.stop.wait_until(Instant::now() + backoff.pause()).await {
+            if !self.office.stop.wait_until(after(backoff.pause())).await {
                 return Left::Returned;
             }
         }

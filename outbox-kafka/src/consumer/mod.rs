@@ -1,6 +1,5 @@
 mod config;
 mod errand;
-mod lanes;
 mod run;
 
 use std::fmt;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::Consumer;
+use outbox_core::subscriber::SubscriberHandle;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
@@ -17,7 +17,6 @@ use errand::Office;
 use run::Run;
 
 use crate::config::KafkaConfig;
-use crate::handle::SubscriberHandle;
 use crate::membership::{Membership, Shared};
 use crate::session::Session;
 

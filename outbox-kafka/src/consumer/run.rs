@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use outbox_core::Message;
+use outbox_core::subscriber::{Lanes, SubscriberShutdown, drop_tasks};
 use outbox_core::wire::NoMsgId;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
@@ -8,8 +9,6 @@ use tracing::{info, warn};
 
 use super::config::{KafkaConsumerConfig, Order};
 use super::errand::{Errand, Left, Office};
-use super::lanes::Lanes;
-use crate::handle::SubscriberShutdown;
 use crate::membership::{LEAVING, Letter, Membership, Partition, Place, Reader};
 
 /// What waits for what.
@@ -40,7 +39,7 @@ impl Run {
             office,
             membership,
             config,
-            lanes: Lanes::new(),
+            lanes: Lanes::default(),
             errands: JoinSet::new(),
             report: SubscriberShutdown::default(),
         }
@@ -130,7 +129,9 @@ impl Run {
         self.report.returned += self.lanes.clear().len();
         self.report.ended = stop.bound(self.drain()).await.is_some();
         self.report.dropped = self.errands.len();
-        self.errands.shutdown().await;
+        if !drop_tasks(&mut self.errands).await {
+            warn!("a handler blocks its thread; the group is left under it");
+        }
         if let Some(reader) = reader {
             let offsets = self.office.shared.board().take_uncommitted();
             reader.close(offsets, LEAVING).await;

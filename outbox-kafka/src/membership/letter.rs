@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use outbox_core::Message;
-use outbox_core::wire::{self, NoMsgId, Parts};
+use outbox_core::wire::{self, Epitaph, NoMsgId, Parts};
 use rdkafka::Message as _;
 use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
 
@@ -10,8 +10,6 @@ use crate::parcel::CONTENT_TYPE;
 
 /// Where a dead letter came from.
 const ORIGINAL: [&str; 3] = ["outbox-original-topic", "outbox-original-partition", "outbox-original-offset"];
-/// Longer reasons are cut, in characters.
-const LONGEST_REASON: usize = 1_000;
 
 /// A record as it came.
 #[derive(Debug)]
@@ -21,14 +19,6 @@ pub(crate) struct Letter {
     pub(crate) key: Option<Vec<u8>>,
     value: Option<Bytes>,
     headers: Vec<(String, Option<Vec<u8>>)>,
-}
-
-/// What is written on a dead letter.
-#[derive(Debug, Clone)]
-pub(crate) struct Epitaph<'a> {
-    pub(crate) group: &'a str,
-    pub(crate) reason: &'a str,
-    pub(crate) attempts: u32,
 }
 
 impl Letter {
@@ -70,29 +60,23 @@ impl Letter {
         for (key, value) in self.headers.iter().filter(|(name, _)| !is_of_a_death(name)) {
             headers = headers.insert(Header { key, value: value.as_ref() });
         }
-        for (key, value) in self.additions(epitaph) {
+        for (key, value) in self.origin().into_iter().chain(epitaph.headers()) {
             headers = headers.insert(Header { key, value: Some(&value) });
         }
         let record = Record { payload: self.value.as_deref(), ..Record::to(topic) }.headers(headers);
         Record { key: self.key.as_deref(), ..record }
     }
 
-    fn additions(&self, epitaph: &Epitaph<'_>) -> [(&'static str, String); 7] {
-        let now = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    fn origin(&self) -> [(&'static str, String); 3] {
         let [topic, partition, offset] = ORIGINAL;
         [
             (topic, self.partition.0.clone()),
             (partition, self.partition.1.to_string()),
             (offset, self.offset.to_string()),
-            (wire::DEAD_REASON, epitaph.reason.chars().take(LONGEST_REASON).collect()),
-            (wire::DEAD_GROUP, epitaph.group.to_owned()),
-            (wire::DEAD_AT, now),
-            (wire::DEAD_ATTEMPTS, epitaph.attempts.to_string()),
         ]
     }
 }
 
 fn is_of_a_death(name: &str) -> bool {
-    ORIGINAL.contains(&name)
-        || [wire::DEAD_REASON, wire::DEAD_GROUP, wire::DEAD_AT, wire::DEAD_ATTEMPTS].contains(&name)
+    ORIGINAL.contains(&name) || Epitaph::has_header(name)
 }

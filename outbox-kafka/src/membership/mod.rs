@@ -7,15 +7,15 @@ mod reader;
 use std::time::Duration;
 
 use outbox_core::relay::Backoff;
+use outbox_core::subscriber::{Stop, after};
 use tokio::time::Instant;
 use tracing::warn;
 
 pub(crate) use board::{Partition, Place};
-pub(crate) use letter::{Epitaph, Letter};
+pub(crate) use letter::Letter;
 pub(crate) use reader::{LEAVING, Reader, Shared};
 
 use crate::config::KafkaConfig;
-use crate::stop::Stop;
 
 /// A membership that lasted so long had nothing to do with the error that ended it.
 const LONG: Duration = Duration::from_secs(60);
@@ -55,6 +55,6 @@ impl Membership {
         if joined.elapsed() > LONG {
             self.backoff.reset();
         }
-        stop.wait_until(Instant::now() + self.backoff.pause()).await
+        stop.wait_until(after(self.backoff.pause())).await
     }
 }

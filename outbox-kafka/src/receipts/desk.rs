@@ -1,12 +1,11 @@
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
+use outbox_core::OutboxStore;
 use outbox_core::slip::{self, Fate};
-use outbox_core::{OutboxStore, Receipt};
+use outbox_core::wire::Epitaph;
 use tracing::warn;
 
-use crate::membership::{Epitaph, Letter, Place};
+use crate::membership::{Letter, Place};
 use crate::post::post;
 use crate::session::Session;
 
@@ -21,22 +20,17 @@ pub(super) struct Desk {
     pub(super) store: Arc<dyn OutboxStore>,
     pub(super) session: Session,
     pub(super) dead_letters: String,
+    /// How many receipts go to the store in one call, at most.
+    pub(super) batch: usize,
 }
 
 impl Desk {
     /// What is done, because the store or the dead letters have it, and the rest.
     pub(super) async fn settle(self: Arc<Self>, batch: Vec<Held>) -> (Vec<Place>, Vec<Held>) {
-        let read: Vec<_> = batch.iter().map(|(letter, _)| slip::read(letter.body())).collect();
-        let receipts: Vec<Receipt> = read.iter().flatten().cloned().collect();
-        let applying = AssertUnwindSafe(slip::apply(&*self.store, &receipts)).catch_unwind();
-        // After a panic of the store all are kept.
-        let mut fates = applying.await.unwrap_or_default().into_iter();
+        let bodies = batch.iter().map(|(letter, _)| letter.body());
+        let fates = slip::apply(&*self.store, bodies, self.batch).await;
         let (mut done, mut rest) = (Vec::new(), Vec::new());
-        for ((letter, place), read) in batch.into_iter().zip(read) {
-            let fate = match read {
-                Ok(_) => fates.next().unwrap_or(Fate::Kept),
-                Err(problem) => Fate::Refused(problem),
-            };
+        for ((letter, place), fate) in batch.into_iter().zip(fates) {
             let is_done = match fate {
                 Fate::Applied => true,
                 Fate::Refused(problem) => self.bury(&letter, &problem).await,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outbox_core::OutboxStore;
 use outbox_core::relay::Backoff;
+use outbox_core::subscriber::{Stop, SubscriberHandle, SubscriberShutdown, after, drop_tasks};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
@@ -12,10 +13,8 @@ use tracing::{info, warn};
 use super::config::ReceiptListenerConfig;
 use super::desk::{Desk, Held};
 use crate::config::KafkaConfig;
-use crate::handle::{SubscriberHandle, SubscriberShutdown};
 use crate::membership::{LEAVING, Letter, Membership, Place, Reader, Shared};
 use crate::session::Session;
-use crate::stop::Stop;
 
 const COMMIT: Duration = Duration::from_secs(1);
 
@@ -60,7 +59,8 @@ impl ReceiptListener {
         let shared = Shared::default();
         SubscriberHandle::spawn(shared.subscribed(), |stop| {
             let membership = Membership::new(kafka.clone(), group, vec![topic], shared);
-            let desk = Arc::new(Desk { store, session: Session::new(kafka), dead_letters });
+            let desk =
+                Arc::new(Desk { store, session: Session::new(kafka), dead_letters, batch: config.batch });
             Listening::new(membership, desk, config, stop).run()
         })
     }
@@ -147,7 +147,7 @@ impl Listening {
 
     fn take(&mut self, letter: Letter, reader: &Reader) {
         if self.waiting.is_empty() && self.at_store.is_empty() && !self.resting {
-            self.due = Instant::now() + self.config.wait;
+            self.due = after(self.config.wait);
         }
         let place = self.membership.shared.arrive(&letter, self.config.prefetch(), reader);
         self.waiting.push_back((letter, place));
@@ -156,8 +156,11 @@ impl Listening {
         }
     }
 
+    /// After some were kept it takes more than a batch: a receipt that the store applies shows that it is the
+    /// others it refuses.
     fn settle(&mut self) {
-        let batch = self.waiting.drain(..self.config.batch.min(self.waiting.len())).collect();
+        let most = if self.resting { self.config.prefetch() } else { self.config.batch };
+        let batch = self.waiting.drain(..most.min(self.waiting.len())).collect();
         self.at_store.spawn(self.desk.clone().settle(batch));
     }
 
@@ -174,7 +177,7 @@ impl Listening {
             self.backoff.reset();
             self.due = Instant::now();
         } else {
-            self.due = Instant::now() + self.backoff.pause();
+            self.due = after(self.backoff.pause());
         }
     }
 
@@ -183,7 +186,7 @@ impl Listening {
         let stop = self.stop.clone();
         self.report.ended = stop.bound(self.drain()).await.is_some();
         self.report.dropped = self.at_store.len();
-        self.at_store.shutdown().await;
+        drop_tasks(&mut self.at_store).await;
         self.report.returned += self.waiting.len();
         if let Some(reader) = reader {
             let offsets = self.membership.shared.board().take_uncommitted();

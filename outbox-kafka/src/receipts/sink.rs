@@ -2,7 +2,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 use outbox_core::consumer::ReceiptError;
-use outbox_core::{Message, Publisher, Receipt, ReceiptSink, slip};
+use outbox_core::{Receipt, ReceiptSink, slip};
 
 use crate::config::KafkaConfig;
 use crate::publisher::KafkaPublisher;
@@ -31,13 +31,7 @@ impl KafkaReceiptSink {
 #[async_trait]
 impl ReceiptSink for KafkaReceiptSink {
     async fn record(&self, receipts: &[Receipt]) -> Result<(), ReceiptError> {
-        let messages: Result<Vec<Message>, _> = receipts.iter().map(slip::message).collect();
-        let messages = messages.map_err(|error| ReceiptError::new("not encodable").with_source(error))?;
-        let results = self.publisher.publish_batch(&messages).await;
-        let mut errors = results.into_iter().filter_map(Result::err);
-        let Some(first) = errors.next() else { return Ok(()) };
-        let (failed, all) = (1 + errors.count(), receipts.len());
-        Err(ReceiptError::new(format!("{failed} of {all} were not stored by Kafka")).with_source(first))
+        slip::send(&self.publisher, receipts).await
     }
 }
 

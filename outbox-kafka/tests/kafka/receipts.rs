@@ -128,3 +128,26 @@ async fn kafka_what_is_no_receipt_goes_to_the_dead_letters_and_stops_no_other() 
     assert!(listener.shutdown(BOUND).await.is_clean());
     lab.end().await;
 }
+
+#[tokio::test]
+#[ignore = "needs Kafka: run scripts/test.sh"]
+async fn kafka_batch_full_of_what_cannot_be_set_aside_holds_up_no_others() {
+    let mut lab = Lab::new();
+    let topic = lab.topic("receipts", 1, &[]).await;
+    let messages = messages("a", 4);
+    let store = table("points", &messages).await;
+    let garbage = vec![Message::binary(&*topic, "1", "no JSON").unwrap(); 40];
+    publish(&lab, &garbage).await;
+    let sink = KafkaReceiptSink::new(lab.config(), &topic);
+    sink.record(&receipts(&messages, "points")).await.unwrap();
+    let listener = listen(&lab, &topic, &store).await;
+    until("the others are completed", || count(&store, Status::Completed) == 4).await;
+    let dead = format!("{topic}.dead");
+    lab.make(&dead, 1, &[]).await;
+    let reader = Reader::new(&dead, 1);
+    for _ in 0..40 {
+        reader.next(2 * BOUND).await.unwrap();
+    }
+    assert!(listener.shutdown(BOUND).await.is_clean());
+    lab.end().await;
+}

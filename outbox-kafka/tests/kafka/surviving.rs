@@ -1,12 +1,14 @@
 //! Members that come, go, die, or take long.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox_core::Message;
-use outbox_kafka::KafkaConsumerConfig;
+use outbox_core::consumer::{Delivery, NoReceipts, handler_fn};
+use outbox_kafka::{KafkaConsumer, KafkaConsumerConfig};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{Consumer, StreamConsumer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::desk::{Desk, fine, order, publish, until};
@@ -148,5 +150,29 @@ async fn kafka_handler_that_takes_longer_than_the_poll_interval_keeps_its_partit
     until("both are handled", || desk.handled() == ["0", "1"]).await;
     assert_eq!(desk.begun().len(), 2, "nothing was delivered again: {:?}", desk.begun());
     handle.shutdown(BOUND).await;
+    lab.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Kafka: run scripts/test.sh"]
+async fn kafka_shutdown_under_a_handler_that_blocks_its_thread_ends_within_its_bound() {
+    let mut lab = Lab::new();
+    let topic = lab.topic("blocked", 1, &[]).await;
+    publish(&lab, &[fine(&topic, "k", 0)]).await;
+    let (blocker, gate) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let held = Arc::new(Mutex::new((Some(begun), gate)));
+    let handler = handler_fn(move |_: Delivery<Value>| {
+        let mut held = held.lock().unwrap();
+        let _ = held.0.take().map(|begun| begun.send(()));
+        let _ = held.1.recv();
+        std::future::ready(Ok(()))
+    });
+    let consumer = outbox_core::Consumer::new(unique("group"), handler, NoReceipts);
+    let handle = KafkaConsumer::new(lab.config(), [topic.as_str()], consumer).spawn();
+    begins.await.unwrap();
+    let report = timeout(Duration::from_secs(15), handle.shutdown(Duration::from_millis(300))).await.unwrap();
+    assert_eq!((report.dropped, report.is_clean()), (1, false), "{report:?}");
+    drop(blocker);
     lab.end().await;
 }

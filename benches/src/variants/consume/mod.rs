@@ -69,7 +69,10 @@ impl Variant for Consume {
     }
 
     fn compared_with(&self) -> &'static [&'static str] {
-        &["consume-article", "consume"]
+        match self.memory {
+            Memory::Nowhere => &["consume-article"],
+            _ => &["consume-article", "consume"],
+        }
     }
 
     async fn measure(&self, case: &Case<'_>) -> Result<Sample> {

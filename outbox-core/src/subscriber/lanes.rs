@@ -2,18 +2,21 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 /// Lets one item of a key through at a time, in order.
-pub(super) struct Lanes<K, T> {
+#[derive(Debug)]
+pub struct Lanes<K, T> {
     /// Whoever waits behind the one that is through; a key without an entry is free.
     waiting: HashMap<K, VecDeque<T>>,
 }
 
-impl<K: Eq + Hash, T> Lanes<K, T> {
-    pub(super) fn new() -> Self {
+impl<K, T> Default for Lanes<K, T> {
+    fn default() -> Self {
         Self { waiting: HashMap::new() }
     }
+}
 
+impl<K: Eq + Hash, T> Lanes<K, T> {
     /// Gives `item` back if it may go at once.
-    pub(super) fn enter(&mut self, key: K, item: T) -> Option<T> {
+    pub fn enter(&mut self, key: K, item: T) -> Option<T> {
         match self.waiting.get_mut(&key) {
             Some(queue) => {
                 queue.push_back(item);
@@ -27,7 +30,7 @@ impl<K: Eq + Hash, T> Lanes<K, T> {
     }
 
     /// The one that was through has left; the next of its key, if somebody waits.
-    pub(super) fn leave(&mut self, key: &K) -> Option<T> {
+    pub fn leave(&mut self, key: &K) -> Option<T> {
         let next = self.waiting.get_mut(key)?.pop_front();
         if next.is_none() {
             self.waiting.remove(key);
@@ -36,7 +39,7 @@ impl<K: Eq + Hash, T> Lanes<K, T> {
     }
 
     /// Everybody who waits.
-    pub(super) fn clear(&mut self) -> Vec<T> {
+    pub fn clear(&mut self) -> Vec<T> {
         self.waiting.values_mut().flat_map(std::mem::take).collect()
     }
 }
@@ -47,7 +50,7 @@ mod tests {
 
     #[test]
     fn one_of_a_key_at_a_time_and_in_order() {
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::default();
         assert_eq!(lanes.enter("a", 1), Some(1));
         assert_eq!(lanes.enter("a", 2), None);
         assert_eq!(lanes.enter("a", 3), None);

@@ -5,10 +5,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::stop::{Stop, after};
+use super::stop::{Stop, after};
 
-/// A running [`AmqpConsumer`](crate::AmqpConsumer) or [`ReceiptListener`](crate::ReceiptListener). Dropping
-/// the handle leaves it running until the runtime ends.
+/// A running consumer or listener. Dropping the handle leaves it running until the runtime ends.
 #[derive(Debug)]
 #[must_use = "without its handle it cannot be shut down"]
 pub struct SubscriberHandle {
@@ -18,7 +17,11 @@ pub struct SubscriberHandle {
 }
 
 impl SubscriberHandle {
-    pub(crate) fn spawn<Fut>(subscribed: watch::Receiver<bool>, task: impl FnOnce(Stop) -> Fut) -> Self
+    /// Runs `task`, which says by `subscribed` whether messages flow.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime.
+    pub fn spawn<Fut>(subscribed: watch::Receiver<bool>, task: impl FnOnce(Stop) -> Fut) -> Self
     where
         Fut: Future<Output = SubscriberShutdown> + Send + 'static,
     {
@@ -26,13 +29,14 @@ impl SubscriberHandle {
         Self { stop: asker, subscribed, task: tokio::spawn(task(stop)) }
     }
 
-    /// Whether the queue is being read from now. When it is not, the log says why.
+    /// Whether messages flow: its queue is being read from, or it is a member of its group. When they do not, the log
+    /// says why.
     #[must_use]
     pub fn is_subscribed(&self) -> bool {
         *self.subscribed.borrow()
     }
 
-    /// Waits until the queue is being read from.
+    /// Waits until messages flow.
     pub async fn subscribed(&self) {
         // An error means that the task is gone: then nothing is ever read.
         if self.subscribed.clone().wait_for(|subscribed| *subscribed).await.is_err() {
@@ -46,10 +50,10 @@ impl SubscriberHandle {
         !self.task.is_finished()
     }
 
-    /// Stops taking messages. Those whose handlers have not begun, or that wait for their next try, go back to
-    /// the queue at once; handlers that run have until `within` to end; then they are dropped unacknowledged,
-    /// and the broker delivers their messages again. Closing the connections may take some seconds more where
-    /// the broker does not answer.
+    /// Stops taking messages. Those whose handlers have not begun, or that wait for their next try, are left to
+    /// others at once; handlers that run have until `within` to end; then they are dropped unacknowledged, and
+    /// the broker delivers their messages again. Closing the connections may take some seconds more where the
+    /// broker does not answer.
     ///
     /// Dropping the future leaves it winding up by itself.
     pub async fn shutdown(self, within: Duration) -> SubscriberShutdown {
@@ -70,7 +74,7 @@ impl SubscriberHandle {
 pub struct SubscriberShutdown {
     /// Deliveries that came to their end meanwhile: handled, put off or given up.
     pub answered: usize,
-    /// Deliveries that went back to the queue unhandled.
+    /// Deliveries that were left to others unhandled.
     pub returned: usize,
     /// Deliveries that were dropped at the bound: the broker delivers them again.
     pub dropped: usize,
